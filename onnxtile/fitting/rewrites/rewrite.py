@@ -48,10 +48,13 @@ class UnblockedModel:
     rewrites: tuple[ModelRewrite, ...]
 
 
-def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool = True) -> UnblockedModel | None:
+def unblock(
+    original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool = True, keeps_means: bool = False
+) -> UnblockedModel | None:
     """Return a rewritten copy of a model that computes the same; None where no rewrite applies.
 
     With `exact`, only rewrites are made whose results are equal to the last bit; without `more_macs`, only those that multiply no more.
+    With `keeps_means`, no mean is taken of anything else, or as a sum of strips: a model that amplifies rounding may need that.
     """
     edit = _edit_of_copy(original, shapes)
     model = edit.model
@@ -62,11 +65,8 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
     _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
         if not exact:
-            before = pool_before_convolution(edit) if more_macs else []
-            _note(rewrites, "rewrite", "the mean is taken before the pointwise convolution", before)
-            _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
-            _note(rewrites, "rewrite", "the mean is a sum of strips", sum_means(edit))
-            _note(rewrites, "rewrite", "mean and variance are sums of strips", sum_norms(edit))
+            if not keeps_means:
+                _take_means_otherwise(edit, rewrites, more_macs=more_macs)
             _note(
                 rewrites,
                 "rewrite",
@@ -90,6 +90,15 @@ def unblock(original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool 
         if means:
             edit.drop_unread()
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
+
+
+def _take_means_otherwise(edit: ModelEdit, rewrites: list[ModelRewrite], *, more_macs: bool) -> None:
+    """Take means before convolutions and sums, and add up means and norms strip by strip."""
+    before = pool_before_convolution(edit) if more_macs else []
+    _note(rewrites, "rewrite", "the mean is taken before the pointwise convolution", before)
+    _note(rewrites, "rewrite", "the means of its summands are added up", mean_before_sum(edit))
+    _note(rewrites, "rewrite", "the mean is a sum of strips", sum_means(edit))
+    _note(rewrites, "rewrite", "mean and variance are sums of strips", sum_norms(edit))
 
 
 def rows_streamed(original: ir.Model, shapes: Shapes, axes: Mapping[str, int | None]) -> UnblockedModel:

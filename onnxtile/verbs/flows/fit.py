@@ -189,7 +189,24 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
 
 
 def attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
-    """Return the model that fits, or the smallest that was reached. Raises Infeasible where nothing fits two memories."""
+    """Return the model that fits, or the smallest that was reached; means stay whole where sums of strips change an output too much.
+
+    Raises Infeasible where nothing fits two memories, and Mismatch where an output differs in every way.
+    """
+    try:
+        return _attempt(options, subject)
+    except Mismatch:
+        if options.exact:
+            raise
+        options.progress("cutting again, with whole means")
+        careful = _attempt(options, replace(subject, keeps_means=True))
+        if not careful.fits:
+            raise
+        return careful
+
+
+def _attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
+    """Return the model that fits, or the smallest that was reached."""
     if options.memories is not None:
         best = _fewest_copied(options, subject)
     else:
@@ -394,7 +411,7 @@ def unblocked_subject(subject: FitSubject) -> FitSubject:
     """Return the model after the rewrites that let more of it be cut; without those that take more MACs than the budget."""
     given = subject.options.exact
     for exact, more_macs in dict.fromkeys([(given, not given), (given, False), (True, False)]):
-        edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs)
+        edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs, keeps_means=subject.keeps_means)
         if edit is None:
             continue
         edited = subject.rewritten(edit, exact=subject.options.exact)

@@ -56,7 +56,8 @@ class FitSubject:
     """A `model` to cut, in which calls are written out: it computes what the `original` does.
 
     `planned` and `before` are its plan and its costs without `rewrites`; `settings` are those of every plan. Where it `fuses`, the pieces
-    of the model are fused after it was cut. `leading` are the sizes taken for what the file leaves open. `budget` ends all searches.
+    of the model are fused after it was cut. `leading` are the sizes taken for what the file leaves open. `budget` ends all searches. With
+    `keeps_means`, no mean or norm becomes a sum of strips.
     """
 
     options: CurveOptions
@@ -71,6 +72,7 @@ class FitSubject:
     fuses: bool = False
     leading: LeadingSizes | None = None
     budget: SearchBudget | None = None
+    keeps_means: bool = False
 
     @cached_property
     def whole(self) -> FitSchedule:
