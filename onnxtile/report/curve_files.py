@@ -241,9 +241,9 @@ FORMATS = (
     Format("curve-png", ".png", _png, "the trade as an image", picture=True, needs=RENDERER),
     Format("curve-svg", ".svg", _svg, "the trade as a vector image", picture=True),
 )
-_NAMED = ".curve"
+NAMED = ".curve"
 """What stands in the name of a file before its ending, where it has the trade and not a plan."""
-ENDINGS = tuple(f"{_NAMED}{form.suffix}" for form in FORMATS)
+ENDINGS = tuple(f"{NAMED}{form.suffix}" for form in FORMATS)
 """The endings of files of the trade."""
 
 

@@ -45,7 +45,7 @@ def _read_share(value: Any) -> float:
     except ValueError:
         share = math.nan
     if isinstance(value, bool) or not math.isfinite(share):
-        raise values.Unreadable("this is not a share", hint="write 10%, 2.5% or 0%")
+        raise values.Unreadable("this is not a share", hint=_EXAMPLE_BUDGET)
     if share < 0:
         raise values.Unreadable("a budget is at least 0%", hint="write 10%, 2.5% or 0%")
     return share / 100
@@ -91,14 +91,21 @@ def _node_count(word: str) -> int:
 
 
 _NODES = "nodes"
-_EXAMPLE_BUDGET = "write 10%, 500nodes, or 10%,500nodes"
+_EXAMPLE_BUDGET = "write 10%, 500nodes or 10%,500nodes"
 SMALLEST = "smallest"
 """The capacity that asks for the smallest arena within the budget."""
 
 
 def _read_memory(value: Any) -> str | int | dict[str, int]:
     """Return the bytes of one memory or of several by name, or the word for the smallest arena."""
-    return SMALLEST if value == SMALLEST else values.read_sizes(value)
+    if value == SMALLEST:
+        return SMALLEST
+    try:
+        return values.read_sizes(value)
+    except values.Unreadable as error:
+        if isinstance(value, str):
+            error.hint = "write 262144, 256KiB, 8MiB or smallest"
+        raise
 
 
 _BUDGET = values.ValueKind(_read_budget, several=True)
@@ -417,6 +424,10 @@ def _require(options: FitStepOptions) -> None:
     require_within(options, allowed, message.replace("{capacity}", "--capacity"), hint)
     plan = next((file for file in options.emit if not is_curve(file)), None)
     if plan is not None:
+        from onnxtile.report.curve_files import ENDINGS, NAMED
+
+        if NAMED in Path(plan).suffixes:
+            raise UsageError(f"--emit {plan}: the trade has no such format", hint=f"write {', '.join(ENDINGS)}")
         raise UsageError(f"--emit {plan} is a plan of one model that fits, and no --capacity is given", hint=hint)
     require_no_fusing(options)
 

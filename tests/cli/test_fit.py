@@ -41,6 +41,9 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "64"), 1, "nothing fits"),
         (("--capacity", "sram=64"), 1, "nothing fits sram of 64 bytes"),
         (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
+        (("--capacity", "smalest"), 2, "8MiB or smallest"),
+        (("--capacity", "4KiB", "--budget", "much"), 2, "write 10%, 500nodes or 10%,500nodes"),
+        (("--capacity", "4KiB", "--time", "3s"), 2, "there is no --time any more (write --search 30s)"),
         (("--capacity", "-1"), 2, "not a size in bytes"),
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
@@ -326,7 +329,7 @@ def test_the_curve_beside_a_model_that_fits_is_in_the_json(run: Run, there: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--emit", "c.curve.txt"), "--emit c.curve.txt is a plan of one model that fits"),
+        (("--emit", "c.curve.txt"), "--emit c.curve.txt: the trade has no such format"),
         (("--emit", "c.curve.txt", "--capacity", "smallest"), "no format has this ending"),
         (("--emit", "c.curve.html", "-o", "x.onnx"), "--output is for one model that fits"),
         (("--emit", "c.curve.html", "--emit", "p.html"), "--emit p.html is a plan of one model that fits"),
