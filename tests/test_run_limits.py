@@ -160,7 +160,7 @@ def test_memory_of_our_own_is_limited_too() -> None:
     "limits", [{"seconds": 0}, {"seconds": float("nan")}, {"seconds": float("inf")}, {"memory": 0}]
 )
 def test_what_is_no_limit_is_refused(limits: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="no limit of a run"):
+    with pytest.raises(UsageError, match="a run cannot have a limit of"):
         RunLimits(**limits)
 
 

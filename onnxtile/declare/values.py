@@ -108,14 +108,22 @@ def read_runs(value: Any) -> RunChoice:
     """Return what the words for runs mean: a number of runs, a time and a size in bytes, each once."""
     if isinstance(value, RunChoice):
         return value
+    return RunChoice(**one_of_each(value, _run_word, _EXAMPLE_RUNS))
+
+
+def one_of_each(value: Any, read: Callable[[Any], tuple[str, Any]], example: str) -> dict[str, Any]:
+    """Return what the words of a list, or of a text with commas, mean: `read` gives the kind and the meaning of a word.
+
+    Raises Unreadable, with the `example` as its hint, for a second word of a kind.
+    """
     entries = value if isinstance(value, list | tuple) else [value]
-    found: dict[str, Any] = {}
+    meanings: dict[str, Any] = {}
     for word in (part for entry in entries for part in (entry.split(",") if isinstance(entry, str) else [entry])):
-        kind, meaning = _run_word(word)
-        if kind in found:
-            raise Unreadable(f"{word!r} is the second of its kind", hint=_EXAMPLE_RUNS)
-        found[kind] = meaning
-    return RunChoice(**found)
+        kind, meaning = read(word)
+        if kind in meanings:
+            raise Unreadable(f"{word!r} is the second of its kind", hint=example)
+        meanings[kind] = meaning
+    return meanings
 
 
 def read_limits(value: Any) -> RunChoice:
@@ -138,7 +146,9 @@ def _run_word(word: Any) -> tuple[str, Any]:
     if seconds is not None:
         return "seconds", read_seconds(seconds)
     if bytes_of(word) is None:
-        raise Unreadable(f"{word.strip()!r} is no number of runs, no time and no size in bytes", hint=_EXAMPLE_RUNS)
+        raise Unreadable(
+            f"{word.strip()!r} is neither a number of runs, a time, nor a size in bytes", hint=_EXAMPLE_RUNS
+        )
     return "memory", read_size(word)
 
 

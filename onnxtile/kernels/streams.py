@@ -52,7 +52,7 @@ def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constan
     if sizes is None or dtype is None or dtype.bitwidth < 8:
         raise UsageError(f"{value.name!r} cannot come row by row: the bytes of its rows are not known")
     if not axis.isdecimal() or int(axis) >= len(sizes):
-        raise UsageError(f"{value.name!r} cannot come row by row: {axis!r} is no axis of it", hint=_HINT)
+        raise UsageError(f"{value.name!r} cannot come row by row: it has no axis {axis!r}", hint=_HINT)
     places = {node: place for place, node in enumerate(model.graph)}
     if value.is_graph_output() or any(use.node not in places for use in value.uses()):
         raise UsageError(f"{value.name!r} cannot come row by row: a body reads it, or it is an output", hint=_HINT)
@@ -81,7 +81,7 @@ def _reads(value: ir.Value, readers: list[ir.Node], axis: int, facts: NodeFacts)
         rows = _rows_read(value, node, axis, facts)
         if rows is None:
             raise UsageError(
-                f"{value.name!r} cannot come row by row: {node.name!r} reads it, which is no Slice of its rows",
+                f"{value.name!r} cannot come row by row: {node.name!r} reads it and is not a Slice of its rows",
                 hint=_HINT,
             )
         if rows[0] < end:

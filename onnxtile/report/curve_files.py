@@ -242,7 +242,7 @@ FORMATS = (
     Format("curve-svg", ".svg", _svg, "the trade as a vector image", picture=True),
 )
 NAMED = ".curve"
-"""What stands in the name of a file before its ending, where it has the trade and not a plan."""
+"""The part of a file name before its ending that marks a file of the trade; a plan has none."""
 ENDINGS = tuple(f"{NAMED}{form.suffix}" for form in FORMATS)
 """The endings of files of the trade."""
 

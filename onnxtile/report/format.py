@@ -120,7 +120,7 @@ def format_of(path: Path) -> Format:
 
 
 def further_files(path: Path) -> dict[str, Path]:
-    """Return the further files that may belong to `path`, by their endings; none where `path` is no file of a plan."""
+    """Return the further files that may belong to `path`, by their endings; only a file of a plan has any."""
     form = _format_or_none(path)
     return {} if form is None else dict(zip(form.beside, form.paths_beside(path), strict=True))
 

@@ -42,9 +42,14 @@ class RunLimits:
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not 0 < self.seconds <= _MOST_SECONDS:
-            raise UsageError(f"{self.seconds:g} s is no limit of a run", hint=f"it is above 0, up to {_MOST_SECONDS:g}")
+            raise UsageError(
+                f"a run cannot have a limit of {self.seconds:g} s",
+                hint=f"give more than 0 s, at most {_MOST_SECONDS:g} s",
+            )
         if self.memory is not None and not 0 < self.memory <= _MOST_BYTES:
-            raise UsageError(f"{self.memory} bytes are no limit of a run", hint="it is above 0, up to 2^60")
+            raise UsageError(
+                f"a run cannot have a limit of {self.memory} bytes", hint="give more than 0 bytes, at most 2^60"
+            )
 
     def or_else(self, other: RunLimits) -> RunLimits:
         """Return these limits, and those of `other` where these say nothing."""

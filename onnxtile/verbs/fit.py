@@ -75,15 +75,13 @@ def _read_budget(value: Any) -> FitBudget:
     """Return the budget that words name: a share, and a number of nodes; none of them twice."""
     if isinstance(value, FitBudget):
         return value
-    entries = value if isinstance(value, list | tuple) else [value]
-    said: dict[str, Any] = {}
-    for word in (part for entry in entries for part in (entry.split(",") if isinstance(entry, str) else [entry])):
-        is_count = isinstance(word, str) and word.strip().endswith(_NODES)
-        kind = "nodes" if is_count else "macs"
-        if kind in said:
-            raise values.Unreadable(f"{word!r} is the second of its kind", hint=_EXAMPLE_BUDGET)
-        said[kind] = _node_count(word) if is_count else _read_share(word)
-    return FitBudget(**said)
+    return FitBudget(**values.one_of_each(value, _budget_word, _EXAMPLE_BUDGET))
+
+
+def _budget_word(word: Any) -> tuple[str, Any]:
+    if isinstance(word, str) and word.strip().endswith(_NODES):
+        return "nodes", _node_count(word)
+    return "macs", _read_share(word)
 
 
 def _node_count(word: str) -> int:

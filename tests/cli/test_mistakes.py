@@ -64,7 +64,10 @@ from tests.cli.conftest import Run, files
         (("plan", "m.onnx", "--run-seconds", "9"), ("no --run-seconds any more", "write --runs 60s")),
         (("plan", "m.onnx", "--run-memory", "1GiB"), ("no --run-memory any more", "write --runs 4GiB")),
         (("plan", "m.onnx", "--runs", "0s"), ("invalid --runs '0s'", "above 0")),
-        (("plan", "m.onnx", "--runs", "lots"), ("invalid --runs 'lots'", "no number of runs, no time and no size")),
+        (
+            ("plan", "m.onnx", "--runs", "lots"),
+            ("invalid --runs 'lots'", "neither a number of runs, a time, nor a size"),
+        ),
         (("plan", "m.onnx", "--runs", "3,4"), ("invalid --runs '3,4'", "second of its kind")),
         (("fuse", "m.onnx", "--runs", "3"), ("invalid --runs 3", "a number of runs is for tile, plan and verify")),
         (("fuse", "."), (".: Is a directory",)),

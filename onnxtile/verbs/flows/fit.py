@@ -381,7 +381,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
 def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:
     """Return whether the result of a form is better than the best of others.
 
-    Where the smallest arena is looked for, to within 1%, less than that is no reason for one that takes longer.
+    In a search for the smallest arena, a result that takes longer must save more than 1% of the bytes.
     """
     is_close = wanted.capacity is None and found.least_known > (1 - SLIGHT) * best.least_known
     if is_close and found.price(prices) >= best.price(prices):
