@@ -333,19 +333,21 @@ def live_bytes(
     Whole tensors of `dying` live until their last read here; other tensors from outside of the region are not counted. Results live on.
     So do patches that are `left`; those that are `given` live from the start. Of tensors in `ending` only so many bytes are counted.
     """
-    return _Count(trace, kernels, tensors, dying, given, left, ending).run()
+    return LiveCount(trace, kernels, tensors, dying, given, left, ending).run()
 
 
-class _Count:
+class LiveCount:
+    """Counts the live bytes of the operations of a trace, one after the other."""
+
     def __init__(
         self,
         trace: RegionTrace,
         kernels: Sequence[FitKernel],
         tensors: Sequence[FitTensor],
         dying: Collection[int],
-        given: Sequence[int],
-        left: Sequence[int],
-        ending: Mapping[int, int],
+        given: Sequence[int] = (),
+        left: Sequence[int] = (),
+        ending: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.trace, self.kernels, self.tensors = trace, kernels, tensors
         self.sizes = [self._size(patch) for patch in trace.patches]
@@ -390,7 +392,10 @@ class _Count:
 
     def _size(self, patch: Patch) -> int:
         about, (start, stop) = self.tensors[patch.tensor], patch.rows
-        return 0 if about.is_outside and stop - start == about.rows else aligned(about.bytes_of(stop - start))
+        is_whole = stop - start == about.rows
+        # Slices of floats that are quantised run in the island.
+        is_free = about.is_outside if is_whole else about.is_quantised
+        return 0 if is_free else aligned(about.bytes_of(stop - start))
 
     def run(self) -> LiveBytes:
         """Count the live bytes while each operation runs."""
@@ -448,7 +453,7 @@ class _Count:
 
     def _over_operand_of_island(self, at: int, kernel: FitKernel, size: int) -> int | None:
         """Return the operand of a quantised island that the result of its last node is written over; None for none."""
-        for patch in self.later.get(at, ()):
+        for patch in reversed(self.later.get(at, ())):
             is_allowed = self.trace.patches[patch].tensor in kernel.island_overwrites and self.last[patch] == at
             if is_allowed and self.sizes[patch] == size and self.users.get(self.owner.get(patch, -1)) == 1:
                 return patch

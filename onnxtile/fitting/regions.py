@@ -196,8 +196,13 @@ class Regions:
         """Return the kernels of a region, with hidden channels in chunks; without `all_chunks`, with three of each group at most."""
         kernels = self.network.kernels[start:stop]
         if not cut.chunks:
-            return ChunkedKernels.whole(kernels, self._chunked.tensors)
+            return ChunkedKernels.whole(kernels, self.all_tensors)
         return self._chunked.region(start, stop, cut.chunks, all_chunks=all_chunks)
+
+    @property
+    def all_tensors(self) -> list[FitTensor]:
+        """The tensors of the network, and the parts of tensors in chunks after them."""
+        return self._chunked.tensors
 
     def ranges(self, start: int, stop: int, cut: Cut) -> list[StripRanges]:
         """Return the rows that each kernel of a region computes in each strip. Raises PaddingOnly."""

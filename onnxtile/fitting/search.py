@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from math import ceil, inf, log2, pow
@@ -87,9 +87,12 @@ class RegionCuts:
     ) -> None:
         self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
         self.budget = budget
+        self.share = sys.maxsize
+        """The kernels that one search with these ways counts, at most."""
         self.most = sys.maxsize
         """No better way to cut a region is looked for once this many kernels are counted."""
         self._found: dict[tuple[int, int, Cut], list[RegionCost]] = {}
+        self._refined: set[tuple[int, int, Cut]] = set()
 
     @property
     def bound(self) -> int:
@@ -125,15 +128,21 @@ class RegionCuts:
         coarse = max((tensors[tensor].rows for tensor in results), default=1)
         eager = regions.eager(start, stop) if coarse * _DEEP <= rows else frozenset[int]()
         for way in dict.fromkeys([frozenset[int](), eager]):
-            # Shorter strips than one row of the tensor that sets the pace change nothing.
-            finest = min(rows, max((tensors[tensor].rows for tensor in (*way, *results)), default=1))
-            steps = sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
-            fits = list(self._longest(start, stop, steps, replace(handed, eager=way)))
+            steps, cut = self._steps(start, stop, way), replace(handed, eager=way)
+            fits = list(self._longest(start, stop, steps, cut))
             if self.recomputes and whole is None:
-                fits += self._again(start, stop, steps, replace(handed, eager=way))
+                fits += self._again(start, stop, steps, cut)
             yield from fits
             if fits:
                 return
+
+    def _steps(self, start: int, stop: int, eager: Collection[int]) -> list[int]:
+        """Return the lengths of strips that are tried, where tensors of `eager` may set the pace."""
+        rows, tensors = self.regions.rows(start, stop), self.regions.network.tensors
+        paced = (tensors[tensor].rows for tensor in (*eager, *self.regions.results(start, stop)))
+        # Shorter strips than one row of the tensor that sets the pace change nothing.
+        finest = min(rows, max(paced, default=1))
+        return sorted({-(-rows // parts) for parts in _PARTS if parts < finest} | {rows // finest} - {rows})
 
     def _may_fit_in_chunks(self, start: int, stop: int, handed: Cut) -> bool:
         """Return whether chunks of channels alone may let a region fit: kernels whose channels are not cut must fit as they are."""
@@ -155,17 +164,42 @@ class RegionCuts:
                 self._more_recomputed(start, stop, replace(cut, step=steps[0])) if steps and not self.is_spent else None
             )
             return [] if region is None else [region]
-        ways.append(self._fewer_recomputed(ways[-1]))
-        least = sum(kernel.macs for kernel in self.regions.network.kernels[start:stop])
-        if ways[-1].macs - least < _LITTLE * self.regions.network.macs or self.is_spent:
-            return ways
-        checkpoints = self.regions.checkpoints(start, stop)
-        for step in [step for step in reversed(steps) if step <= ways[-1].cut.step][:_FINER]:
-            seed = self._fitted(start, stop, replace(cut, step=step, eager=checkpoints, recomputed=recomputed))
+        return [*ways, self._most_kept(ways[-1])]
+
+    def refined(self, cheapest: Callable[[], FitSchedule | None]) -> FitSchedule | None:
+        """Return the `cheapest` schedule, of which each region that computes rows again was refined."""
+        while (schedule := cheapest()) is not None:
+            self.most = self.regions.counted + max(self.bound - self.regions.counted, 0) // _PART
+            if not any([self._refine(region) for region in schedule.regions]):
+                return schedule
+        return None
+
+    def _refine(self, region: RegionCost) -> bool:
+        """Look for better ways to cut a region of which rows are computed again; return whether some were found. It is done once."""
+        key = region.start, region.stop, replace(WHOLE, given=region.cut.given, parted=region.cut.parted)
+        if not region.cut.recomputed or key in self._refined or self.is_spent:
+            return False
+        self._refined.add(key)
+        least = sum(kernel.macs for kernel in self.regions.network.kernels[region.start : region.stop])
+        ways = [self._fewer_recomputed(region)]
+        if ways[-1].macs - least >= _LITTLE * self.regions.network.macs:
+            ways += self._finer(region)
+        known = self._found[key]
+        better = list(dict.fromkeys([*known, *ways]))
+        self._found[key] = better if region.cut.parted else _front(better)
+        return self._found[key] != known
+
+    def _finer(self, region: RegionCost) -> Iterator[RegionCost]:
+        """Yield ways with shorter strips, in which more rows of some tensors are computed at a time."""
+        start, stop = region.start, region.stop
+        steps = [step for step in self._steps(start, stop, region.cut.eager) if step <= region.cut.step][-_FINER:]
+        checkpoints, recomputed = self.regions.checkpoints(start, stop), self.regions.wide(start, stop)
+        plain = replace(region.cut, chunks=(), grains=(), eager=checkpoints, recomputed=recomputed)
+        for step in reversed(steps):
+            seed = self._fitted(start, stop, replace(plain, step=step))
             if seed is not None:
                 coarse, kept = self._coarser(seed), self._fewer_recomputed(seed)
-                ways += [coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept)]
-        return ways
+                yield from (coarse, self._fewer_recomputed(coarse), kept, self._coarser(kept))
 
     def _longest(self, start: int, stop: int, steps: Sequence[int], cut: Cut) -> Iterator[RegionCost]:
         """Yield cuts that fit, the one with the longest strips last, by bisection: longer strips take more bytes, as a rule."""
@@ -179,7 +213,8 @@ class RegionCuts:
         low, high = steps.index(shortest.cut.step) + 1, len(steps)
         while low < high:
             middle = (low + high) // 2
-            region = self._fitted(start, stop, replace(cut, step=steps[middle]))
+            # Longer strips take no fewer chunks.
+            region = self._fitted(start, stop, replace(cut, step=steps[middle], chunks=shortest.cut.chunks))
             if region is None:
                 high = middle
                 continue
@@ -205,7 +240,7 @@ class RegionCuts:
         region = self.regions.cost_within(start, stop, cut, counted_to)
         groups = self.regions.disjoint(start, stop)
         owners = {index: first for first, group in groups.items() for index in group.places}
-        counts, before = dict[int, int](), dict[int, ChunkLoad]()
+        counts, before = dict(cut.chunks), dict[int, ChunkLoad]()
         for _ in range(_ROUNDS):
             if region is None or region.peak <= self.capacity:
                 return region
@@ -290,17 +325,55 @@ class RegionCuts:
 
     def _fewer_recomputed(self, region: RegionCost) -> RegionCost:
         """Return the region with rows of fewer tensors computed again, those first that cost most multiply-accumulates for their bytes."""
-        regions = self.regions
-        rows = regions.kept_rows(region.start, region.stop)
-        gains: dict[int, float] = {}
-        for tensor in sorted(region.cut.recomputed & regions.windowed(region.start, region.stop)):
-            kept = regions.macs(region.start, region.stop, self._keeping(region, tensor))
-            if kept is not None and kept < region.macs:
-                gains[tensor] = (region.macs - kept) / max(rows[tensor] * regions.row_bytes(tensor), 1)
-        for tensor in sorted(gains, key=lambda tensor: (-gains[tensor], tensor)):
-            fitted = None if self.is_spent else self._fitted(region.start, region.stop, self._keeping(region, tensor))
-            region = region if fitted is None else fitted
+        for tensor in self._dearest(region):
+            kept = None if self.is_spent else self._kept(region, [tensor])
+            region = region if kept is None else kept
         return region
+
+    def _most_kept(self, region: RegionCost) -> RegionCost:
+        """Return the region with as many of the tensors kept that cost most multiply-accumulates for their bytes as fit, by bisection."""
+        tensors, whole = self._dearest(region), region
+        low, high = 0, len(tensors)
+        while low < high and not self.is_spent:
+            middle = (low + high + 1) // 2
+            kept = self._kept(whole, tensors[:middle])
+            low, high, region = (low, middle - 1, region) if kept is None else (middle, high, kept)
+        return region
+
+    def _dearest(self, region: RegionCost) -> list[int]:
+        """Return the tensors of which rows are computed again, those first that cost most multiply-accumulates for the bytes of a row."""
+        regions, kernels = self.regions, self.regions.network.kernels
+
+        def price(tensor: int) -> float:
+            makers = {regions.makers[wide] for wide in regions.from_narrower(region.start, tensor)}
+            macs = sum(kernels[maker].macs / regions.network.tensors[kernels[maker].makes[0]].rows for maker in makers)
+            return macs / max(regions.row_bytes(tensor), 1)
+
+        tensors = region.cut.recomputed & regions.windowed(region.start, region.stop)
+        return sorted(tensors, key=lambda tensor: (-price(tensor), tensor))
+
+    def _kept(self, region: RegionCost, tensors: Collection[int]) -> RegionCost | None:
+        """Return the region with rows of `tensors` kept, for fewer multiply-accumulates; None where that does not fit."""
+        regions, rows = self.regions, self.regions.kept_rows(region.start, region.stop)
+        more = sum(regions.size_of_rows(tensor, rows[tensor]) for tensor in tensors)
+        first = max(regions.network.last_reads[tensor] for tensor in tensors) + 1
+        if not self._has_room(region, first, more):
+            return None
+        narrower = frozenset[int]().union(*(regions.from_narrower(region.start, tensor) for tensor in tensors))
+        kept = self._fitted(region.start, region.stop, replace(region.cut, recomputed=region.cut.recomputed - narrower))
+        return kept if kept is not None and kept.macs < region.macs else None
+
+    def _has_room(self, region: RegionCost, first: int, more: int) -> bool:
+        """Return whether `more` bytes may live between two strips, and beside each kernel from `first` on that is in no more chunks."""
+        chunks, groups = dict(region.cut.chunks), self.regions.disjoint(region.start, region.stop)
+        cut = {
+            index
+            for at, group in groups.items()
+            if group.after(chunks.get(at, 1)) is not None
+            for index in group.places
+        }
+        loads = (load for at, load in enumerate(region.loads[first - region.start :], start=first) if at not in cut)
+        return max(region.rest, *loads, 0) + more <= self.capacity
 
     def _coarser(self, region: RegionCost) -> RegionCost:
         """Return the region with more rows at a time of tensors whose operands are computed again, as long as that fits."""
@@ -335,10 +408,6 @@ class RegionCuts:
                 if macs is not None and macs < region.macs:
                     cuts.append((macs, tensor, grain, cut))
         return [((tensor, grain), cut) for _, tensor, grain, cut in sorted(cuts, key=lambda each: each[:2])]
-
-    def _keeping(self, region: RegionCost, tensor: int) -> Cut:
-        """Return the cut with rows of one tensor less computed again."""
-        return replace(region.cut, recomputed=region.cut.recomputed - self.regions.from_narrower(region.start, tensor))
 
 
 def _front(ways: Sequence[RegionCost]) -> list[RegionCost]:
@@ -408,13 +477,14 @@ def ends_from(places: list[int], start: int) -> list[int]:
 class SearchEffort:
     """The effort of one search: a share for each of its `places`, which grows where others took less.
 
-    Counted regions are known to later searches, so these take less. `depth` is the multiple of the work that all searches may take.
+    Counted regions are known to later searches, so these take less. `depth` is the multiple of the work that all searches may take,
+    `share` are the kernels that this one counts at most.
     """
 
-    def __init__(self, regions: Regions, places: int, depth: int = 1) -> None:
+    def __init__(self, regions: Regions, places: int, depth: int = 1, share: int = sys.maxsize) -> None:
         self.regions, self.places = regions, places
         most = depth * all_effort(len(regions.network.kernels))
-        self._end = regions.counted + max((most - regions.counted) // _PART, most // _LEAST)
+        self._end = regions.counted + min(max((most - regions.counted) // _PART, most // _LEAST), share)
 
     def next_share(self) -> int:
         """Return the number of counted kernels at which the next place ends; one region may be tried there unless no effort is left."""
@@ -463,10 +533,12 @@ class PiecesSearch:
 
     def schedule(self) -> FitSchedule | None:
         """Return the cheapest schedule; None where none fits, or no tensor can be handed over in pieces."""
-        if not self.row_by_row:
-            return None
+        return self.cuts.refined(self._cheapest) if self.row_by_row else None
+
+    def _cheapest(self) -> FitSchedule | None:
+        """Return the cheapest schedule of the ways that are known, or found on the way."""
         count = len(self.network.kernels)
-        effort = SearchEffort(self.regions, count, self.cuts.depth)
+        effort = SearchEffort(self.regions, count, self.cuts.depth, self.cuts.share)
         reached: list[dict[PiecesOfTensors, _Reached]] = [{} for _ in range(count + 1)]
         reached[0][()] = _Reached(0.0)
         for index in range(count):
@@ -609,6 +681,8 @@ _STARTS = 4
 """Starts of regions before a kernel that does not fit whole, at most, the nearest first; beside these, those with fewer live bytes."""
 _DEAR = 1e6
 """At this price of multiply-accumulates none is done twice."""
+_SHARE = 1_000
+"""Kernels that a search for a better schedule may count at least; else as many as showed the one that is known."""
 _ROUGHLY = 6_000
 """Kernels that may be counted for a small peak where nothing fits the capacity, beside as many as showed that."""
 
@@ -818,9 +892,12 @@ def _within(
     if capacity < regions.least:
         return None
     best: FitSchedule | None = None
+    counted = regions.counted
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth, budget=wanted.budget)
         for way in ways:
+            if best is not None:
+                cuts.share = max(regions.counted - counted, _SHARE)
             cheapest = best or known
             below = inf if cheapest is None else _price(regions, cheapest, wanted)
             schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress, below)
@@ -906,14 +983,18 @@ class PathSearch:
         return self.prices.of(region, self.regions.network)
 
     def schedule(self) -> FitSchedule | None:
-        """Return the cheapest schedule; None where none fits.
+        """Return the cheapest schedule; None where none fits."""
+        return self.cuts.refined(self._cheapest)
+
+    def _cheapest(self) -> FitSchedule | None:
+        """Return the cheapest schedule of the ways that are known, or found on the way.
 
         Places are taken from the last to the first. So ends of regions from which no way leads on are left out before they are cut.
         """
         count = len(self.regions.network.kernels)
         onward: list[WayOn | None] = [None] * count + [WayOn(0.0, None)]
         starts = self._starts()
-        effort = SearchEffort(self.regions, sum(starts.values()), self.cuts.depth)
+        effort = SearchEffort(self.regions, sum(starts.values()), self.cuts.depth, self.cuts.share)
         for index in sorted(starts, reverse=True):
             self._enter_whole(index, onward)
             if starts[index]:

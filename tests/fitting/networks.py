@@ -19,7 +19,9 @@ from onnxtile.fitting.strips import Cut, FitSchedule, RegionCost
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from onnxtile.planning.model_plan import quick_allocation
 from onnxtile.shapes.resolve import resolve
+from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
@@ -114,6 +116,11 @@ def cut_into_strips(
     assert cost is not None
     write(edited.model, FitSchedule((cost,)), regions, edited.shapes, constants)
     return ir.to_proto(edited.model), cost
+
+
+def written_peak(cut: WrittenSchedule) -> int:
+    """Return the most bytes that live at once in the model that a schedule was written into, in its order."""
+    return quick_allocation(cut.opened.unfolded, cut.subject.settings).arenas[0].problem.peak[0]
 
 
 def copied_bytes(trace: RegionTrace, live: LiveBytes) -> int:

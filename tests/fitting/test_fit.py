@@ -33,11 +33,11 @@ from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
 from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_subject, unblocked_subject
-from onnxtile.verbs.flows.fit_drafts import WrittenSchedule, written
+from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
 from tests.conftest import ROOT
-from tests.fitting.networks import branches, inverted_residuals, model
+from tests.fitting.networks import branches, inverted_residuals, model, written_peak
 from tests.fitting.test_quantised import quantised
 from tests.fitting.test_search import regions
 
@@ -117,7 +117,7 @@ def test_the_same_input_gives_the_same_model() -> None:
 
 def test_a_memory_that_is_too_small_names_what_lives_there() -> None:
     with pytest.raises(
-        onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes; while depth0 runs, a piece of a"
+        onnxtile.Infeasible, match=r"the smallest arena reached is .* bytes; while project1 runs, 3 pieces of f"
     ):
         onnxtile.fit(inverted_residuals(), capacity=500)
 
@@ -211,7 +211,7 @@ g (float[1,4,16,8] x) => (float[1,4,32,16] y)
     assert {kernel.name for kernel in kernels if kernel.reason} >= {"half", "double"}
     region = subject.regions.cost(0, len(kernels), Cut(4))
     assert region is not None and not region.is_whole
-    cut = written(subject, FitSchedule((region,)))
+    cut = WrittenSchedule(subject, FitSchedule((region,)))
     assert judge(subject.original, cut.model, silent).equal
 
 
@@ -414,7 +414,7 @@ def test_the_peak_of_the_search_is_that_of_the_plan_within_a_hundredth(
     assert options.memory is not None
     schedule = search(subject.regions, FitTarget(options.memory[1], options.extra_macs))
     assert not schedule.is_whole and schedule.peak <= options.memory[1]
-    peak = written(subject, schedule).peak
+    peak = written_peak(WrittenSchedule(subject, schedule))
     assert abs(schedule.peak - peak) <= peak / 100
 
 

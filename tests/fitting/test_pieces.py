@@ -25,9 +25,9 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.progress import silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
-from onnxtile.verbs.flows.fit_drafts import FitSubject, written
+from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule
 from onnxtile.verification.rounding import judge
-from tests.fitting.networks import copied_bytes, inverted_residuals, model
+from tests.fitting.networks import copied_bytes, inverted_residuals, model, written_peak
 
 # Results of regions that are handed over in pieces: their costs are those of the operations written, and the model
 # stays the same.
@@ -134,13 +134,13 @@ def test_any_strips_of_any_pieces_compute_the_same_at_the_counted_peak(
 ) -> None:
     subject = subject_of(wide_chain(rows))
     found = schedule(subject.regions, stops, tuple(Cut(step) for step in steps))
-    cut = written(subject, found)
+    cut = WrittenSchedule(subject, found)
     assert judge(subject.original, cut.model, silent).equal
     # The plan lets rows of a few planes die before their tensor does; the count has whole tensors.
-    assert cut.peak <= found.peak
+    assert written_peak(cut) <= found.peak
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aliases, "MOST_RUNS", 1)
-        assert written(subject, found).peak == found.peak
+        assert written_peak(WrittenSchedule(subject, found)) == found.peak
     for one in found.regions[:3]:
         assert (one.nodes, one.copied, one.macs) == counted(subject.regions, one)[1:]
 

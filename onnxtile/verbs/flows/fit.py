@@ -63,7 +63,6 @@ from onnxtile.verbs.flows.fit_drafts import (
     regions_of,
     running_nodes,
     tokens_cut,
-    written,
 )
 from onnxtile.verbs.flows.kernels import program_in_c, settings_of
 from onnxtile.verbs.flows.results import CurvePoint, FitCurve, FittedModel, OpenSizes, agreeing, file_of, require_equal
@@ -273,7 +272,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
     best, is_cut_short = cut(subject, _target(subject, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
         best = replace(whole, obstacle=None if best is None else best.obstacle)
-    return replace(best, plan_known=best.planned, is_cut_short=is_cut_short)
+    return replace(best.settled, is_cut_short=is_cut_short)
 
 
 def _target(subject: FitSubject, capacity: int | None) -> FitTarget:
@@ -320,20 +319,20 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             subject, too_large = apart, is_too_large(apart.kernels)
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
-                return written(apart, apart.whole), too_large
+                return WrittenSchedule(apart, apart.whole), too_large
     tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
     if wanted.capacity is None or tokens.whole.peak <= wanted.capacity:
-        of_tokens = written(tokens, tokens.whole)
+        of_tokens = WrittenSchedule(tokens, tokens.whole)
     if of_tokens is None or not _is_within(of_tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)
         if of_regions is not None:
             fits = _is_within(of_regions.plan.arena_size, wanted)
             if fits or of_regions.plan.peak <= tokens.whole.peak:
                 return of_regions, is_cut_short
-    return of_tokens or written(tokens, tokens.whole), False
+    return of_tokens or WrittenSchedule(tokens, tokens.whole), False
 
 
 def _is_within(size: int, wanted: FitTarget) -> bool:
@@ -586,7 +585,7 @@ def _steps_down(subject: FitSubject) -> Iterator[tuple[FitSubject, FitSchedule, 
 def _point(subject: FitSubject, schedule: FitSchedule) -> CurvePoint:
     """Return the point of a schedule: written and planned, or estimated where it has too many nodes for that."""
     if schedule.nodes <= _PLANNED:
-        return CurvePoint(written(subject, schedule).cost, False)
+        return CurvePoint(WrittenSchedule(subject, schedule).cost, False)
     estimate = ModelCost(
         schedule.peak, schedule.peak, schedule.macs, schedule.nodes, schedule.copied, subject.estimate(schedule)
     )

@@ -15,6 +15,7 @@ from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
+from onnxtile.fitting.placement import placing_problem
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
@@ -32,7 +33,8 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.offsets.effort import LEVELS, SearchBudget
-from onnxtile.planning.offsets.memories import Allocation
+from onnxtile.planning.offsets.memories import Allocation, allocate, memories
+from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -120,9 +122,16 @@ class FitSubject:
     def as_it_is(self) -> WrittenSchedule:
         """Return the model without a region that is cut; with limits its products are tiled."""
         if self.options.limits is not None or self.fuses or self.options.streamed:
-            return written(self, self.whole)
+            return WrittenSchedule(self, self.whole)
         opened = OpenedModel(self.planned.opened, self.planned.plan.kernels)
-        return WrittenSchedule(self, self.whole, self.model, self.before.nodes, opened, plan_known=self.planned)
+        known = WrittenModel(self.model, self.before.nodes, opened)
+        return WrittenSchedule(self, self.whole, known, self.planned)
+
+    @property
+    def edits_pieces(self) -> bool:
+        """Whether the nodes of a schedule are edited after they are written, so that other tensors may live."""
+        options = self.options
+        return self.fuses or options.wraps or options.limits is not None or bool(options.streamed)
 
 
 _FULLY_PLANNED = 500
@@ -130,40 +139,82 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
+_SOON_PLANNED = 1000
+"""Nodes of all schedules together, at most, that are planned in full where only gaps keep them from fitting."""
+
+
+@dataclass(frozen=True)
+class WrittenModel:
+    """A model into which a schedule was written, with its running `nodes`, and `opened` for its plan."""
+
+    model: ir.Model
+    nodes: int
+    opened: OpenedModel
+    tiled: TileResult | None = None
 
 
 @dataclass(frozen=True)
 class WrittenSchedule:
-    """A schedule of the `subject`, and the model that it was written into, with its running `nodes`; planned when its plan is asked for.
+    """A schedule of the `subject`, written into its model and planned when these are asked for.
 
     `is_cut_short` says that the bound of its work ended the search for it.
     """
 
     subject: FitSubject
     schedule: FitSchedule
-    model: ir.Model
-    nodes: int
-    opened: OpenedModel
-    tiled: TileResult | None = None
+    written_known: WrittenModel | None = None
     plan_known: ModelPlan | None = None
     is_cut_short: bool = False
     obstacle: Obstacle | None = None
     """What is in the way of the capacity, where that was known without a search."""
 
+    @cached_property
+    def written(self) -> WrittenModel:
+        """The model with the schedule."""
+        return self.written_known or written_model(self.subject, self.schedule)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model with the schedule, without its plan."""
+        return self.written.model
+
+    @property
+    def nodes(self) -> int:
+        """The nodes that run."""
+        return self.written.nodes
+
+    @property
+    def opened(self) -> OpenedModel:
+        """The model as it is planned."""
+        return self.written.opened
+
+    @property
+    def tiled(self) -> TileResult | None:
+        """What was tiled; None without limits."""
+        return self.written.tiled
+
     @property
     def arena(self) -> int:
-        """The bytes of the arena in the order in which it was written, planned with little effort; the plan's is no larger."""
+        """The bytes of the arena in the order in which it is written, placed with little effort."""
         return self.allocation.size
 
     @property
     def peak(self) -> int:
-        """The most bytes that live at once in the order in which it was written."""
+        """The most bytes that live at once in the order in which it is written."""
         return self.allocation.arenas[0].problem.peak[0]
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The offsets in the order in which it was written, planned with little effort."""
-        return quick_allocation(self.opened.unfolded, self.subject.settings)
+        """The offsets in the order in which it is written, placed with little effort; it is written before only where it is edited then."""
+        if self.subject.edits_pieces:
+            return quick_allocation(self.opened.unfolded, self.subject.settings)
+        problem = placing_problem(self.subject.regions, self.schedule)
+        return allocate(problem, memories(None), find_planner(self.subject.settings.planner), LEVELS["low"])
+
+    @property
+    def settled(self) -> WrittenSchedule:
+        """The same, written and planned."""
+        return replace(self, written_known=self.written, plan_known=self.planned)
 
     @cached_property
     def planned(self) -> ModelPlan:
@@ -241,7 +292,7 @@ class WrittenSchedule:
         self.subject.options.progress("planning")
         moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
         planned = _checked(moved.opened, replace(moved.result, kernels=counted))
-        return replace(self, model=moved.model, plan_known=planned)
+        return replace(self, written_known=replace(self.written, model=moved.model), plan_known=planned)
 
 
 def cost(schedule: FitSchedule, plan: PlanResult, nodes: int) -> ModelCost:
@@ -250,7 +301,7 @@ def cost(schedule: FitSchedule, plan: PlanResult, nodes: int) -> ModelCost:
     return ModelCost(fast.size, fast.peak, schedule.macs, nodes, schedule.copied)
 
 
-def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
+def written_model(subject: FitSubject, schedule: FitSchedule) -> WrittenModel:
     """Return a copy of the model with the schedule written into it."""
     options = subject.options
     options.progress("writing")
@@ -274,7 +325,7 @@ def written(subject: FitSubject, schedule: FitSchedule) -> WrittenSchedule:
         tiled = tile(ready.model, options.limits, ready.known, ready.constants, policy, options.progress)
         model, shapes = ready.model, known_shapes(ready.model, ready.known)
     nodes = running_nodes(model, Constants(model))
-    return WrittenSchedule(subject, schedule, model, nodes, opened_model(model, shapes), tiled)
+    return WrittenModel(model, nodes, opened_model(model, shapes), tiled)
 
 
 @dataclass(frozen=True)
@@ -343,9 +394,6 @@ def fuse_pieces(model: ir.Model, shapes: Shapes) -> Shapes:
 
 # The attempts of a fit: schedules are looked for, written and placed, until the plan of one fits the capacity.
 
-_SOON_PLANNED = 2000
-"""Nodes of all schedules together, at most, that are planned in full before a smaller one is looked for."""
-
 
 class FitAttempts:
     """Looks for a schedule whose arena is `wanted`, for smaller peaks where gaps between buffers take too many bytes."""
@@ -372,7 +420,7 @@ class FitAttempts:
             schedule = find(regions, target, progress)
             is_cut_short |= regions.is_cut_short
             if schedule is not None and (last is None or schedule != last.schedule):
-                last = written(self.subject, schedule)
+                last = WrittenSchedule(self.subject, schedule)
                 arena, more = self._noted(last)
             over = 0 if self.wanted.capacity is None else max(arena - self.wanted.capacity, 0)
             if not (over or more) or (target.is_late and not more):
@@ -395,18 +443,20 @@ class FitAttempts:
         more = 0 if self.wanted.nodes is None else max(last.nodes - self.wanted.nodes, 0)
         if more:
             return last.arena, more
-        is_planned = self._is_soon_planned(last)
+        is_planned = self._is_planned(last)
         arena = last.plan.arena_size if is_planned else last.arena
         if self.best is None or arena < self.arena:
             self.best, self.arena, self.full = last, arena, last if is_planned else None
         return arena, 0
 
-    def _is_soon_planned(self, last: WrittenSchedule) -> bool:
-        """Return whether a schedule is planned at once: little effort does not let it fit, but the plan may close its gaps."""
+    def _is_planned(self, last: WrittenSchedule) -> bool:
+        """Return whether a schedule is planned at once: it fits, or little effort does not let it fit, but the plan may close its gaps."""
         capacity = self.wanted.capacity
-        if capacity is None or last.arena <= capacity or last.peak > capacity or last.nodes > self.left:
+        if capacity is None or last.arena <= capacity:
+            return capacity is not None
+        if last.peak > capacity or last.schedule.nodes > self.left:
             return False
-        self.left -= last.nodes
+        self.left -= last.schedule.nodes
         return True
 
     def _next(self, last: FitSchedule | None, capacity: int, over: int) -> int | None:
