@@ -21,7 +21,9 @@ def placing_problem(regions: Regions, schedule: FitSchedule) -> Problem:
     """
     kernels, trace = _joined_traces(regions, schedule)
     ranges = _LiveRanges(trace, kernels, regions.all_tensors, regions.network.given)
-    return Problem(tuple(ranges.buffers()), ALIGNMENT)
+    problem = Problem(tuple(ranges.buffers()), ALIGNMENT)
+    # Buffers without parts are placed much sooner.
+    return problem.bounding if problem.bounding.lower_bound == problem.lower_bound else problem
 
 
 def _joined_traces(regions: Regions, schedule: FitSchedule) -> tuple[list[FitKernel], RegionTrace]:

@@ -87,6 +87,8 @@ class RegionCuts:
     ) -> None:
         self.regions, self.capacity, self.recomputes, self.depth = regions, capacity, recomputes, depth
         self.budget = budget
+        self.refines_all = False
+        """Whether each region is refined that computes rows again, not only those of the cheapest schedule."""
         self.share = sys.maxsize
         """The kernels that one search with these ways counts, at most."""
         self.most = sys.maxsize
@@ -117,6 +119,9 @@ class RegionCuts:
             ways = list(self._ways(start, stop, handed))
             # Finer pieces may be dearer, but let the next region fit.
             self._found[key] = list(dict.fromkeys(ways)) if handed.parted else _front(ways)
+        if self.refines_all:
+            for way in self._found[key]:
+                self._refine(way)
         return self._found[key]
 
     def _ways(self, start: int, stop: int, handed: Cut) -> Iterator[RegionCost]:
@@ -925,7 +930,9 @@ def _priced(
         if not over_macs and not over_nodes:
             return schedule
         if prices.macs >= _DEAR and over_macs:
-            return None
+            if cuts.refines_all or not cuts.recomputes:
+                return None
+            cuts.refines_all = True
         # By higher prices no other is as cheap.
         below = inf
         prices = replace(
