@@ -100,11 +100,15 @@ def _ready(value: Any) -> Any:
 
 
 class JsonFields:
-    """A dataclass whose fields are its JSON."""
+    """A dataclass whose fields are its JSON, without those LEFT_OUT, after the properties LEADING."""
+
+    LEADING: ClassVar[tuple[str, ...]] = ()
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {entry.name: _ready(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+        names = (entry.name for entry in fields(self) if entry.name not in self.LEFT_OUT)  # type: ignore[arg-type]
+        return {name: _ready(getattr(self, name)) for name in (*self.LEADING, *names)}
 
 
 # The result of a verb: its JSON, one line of text, a table for notebooks, and the files it can be written to.
