@@ -273,10 +273,10 @@ def layouts(
         raise UsageError(
             f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
         )
-    if needs.has_common and (order.every or streams > 1):
+    if needs.together and (order.every or streams > 1):
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace",
-            hint='leave "*" = "shared" out of the workspaces' if needs.shared else "leave 'shared' out of the rules",
+            hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
     terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)

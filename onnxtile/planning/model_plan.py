@@ -36,18 +36,13 @@ from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, wi
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
-    attributes,
-    constant_nodes,
-    inputs,
+    described,
+    ends,
     listed_states,
-    operands,
-    operators,
-    outputs,
     planned,
     planned_bodies,
     planned_states,
     planned_streams,
-    results,
     tensors_outside,
     with_states,
     with_strides,
@@ -199,19 +194,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         io=settings.io,
         overwrite_inputs=settings.overwrite_inputs,
         order=settings.order,
-        schedule=graph.ids(schedule),
-        steps=tuple(schedule.steps.values()),
         buffers=buffers,
         bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers, scaled),
         insides=setup.terms.kernels.rows(layout, inside),
         model=settings.name,
-        inputs=inputs(model, facts),
-        outputs=outputs(model, facts),
-        operators=operators(layout),
-        operands=operands(layout),
-        results=results(layout),
-        attributes=attributes(layout),
-        constant_nodes=constant_nodes(layout),
+        inputs=ends((n for n in graph.inputs if not graph.tensors[n].is_constant), graph, facts.shapes),
+        outputs=ends(graph.outputs, graph, facts.shapes),
         constants=tuple(
             _placed_in_order((tensor for tensor in outside if tensor.role == CONSTANT), settings.alignment)
         ),
@@ -225,6 +213,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         pins=dict(pins.offsets),
         places=dict(pins.places),
         keeps=pins.keeps,
+        **described(layout),
     )
 
 
