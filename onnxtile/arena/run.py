@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure, body_of
-from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
+from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
+from onnxtile.arena.kernel import Corruption, Kernels, PairedValues, PreparedNode, ValueTable, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
 from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
-from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlannedBody, PlannedBuffer, PlannedMovement
+from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlannedBuffer, PlannedGraph, PlannedMovement
 from onnxtile.declare.verb import JsonFields
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
@@ -29,7 +30,7 @@ from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
-from onnxtile.shapes.opened_calls import fold, unfold
+from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
@@ -60,12 +61,12 @@ class ArenaExecutor:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._kernels = Kernels(model, shapes)
+        facts = LayoutFacts(model, shapes, constants)
+        self._graph, self._kernels = read_kernels(facts, PlanScope(model.graph)), Kernels(facts)
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
-        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.states)
-        self._run = GraphRun(model.graph, self._context, *parts)
+        self._context = RunContext(facts, self.blocks, self._kernels)
+        self._run = GraphRun(self._graph, self._context, result, result.states)
         states = {state.input for state in result.states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
         names = frozenset(result.keeps)
@@ -135,10 +136,8 @@ class ArenaExecutor:
 
     def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Corruption:
         """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
-        graph, result = self._model.graph, self._result
-        bodies = [_nowhere(body) for body in result.bodies]
-        context = replace(self._context, shows_views=False)
-        run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
+        graph, context = self._model.graph, replace(self._context, shows_views=False)
+        run = GraphRun(self._graph, context, _nowhere(self._result))
         values: ValueTable = {**self._fed(feeds), **run.held}
         corruption = run.run(PairedValues(dict(values), values), run.steps)
         return corruption or {output.name or "": values[output] for output in graph.outputs}
@@ -162,9 +161,8 @@ class ArenaExecutor:
         for number in places:
             step = self._run.steps[number]
             last.update(dict.fromkeys(step.reads, number))
-            kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
-            if isinstance(kernel, Kernel):
-                last.update({value: number for _, value in kernel.outputs})
+            if isinstance(step, PreparedNode):
+                last.update({value: number for _, value in step.kernel.outputs})
         last_values: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
             if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
@@ -172,9 +170,12 @@ class ArenaExecutor:
         return last_values
 
 
-def _nowhere(body: PlannedBody) -> PlannedBody:
-    """Return `body` without any address."""
-    return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))
+_Claims = TypeVar("_Claims", bound=PlannedGraph)
+
+
+def _nowhere(claims: _Claims) -> _Claims:
+    """Return `claims` without any address."""
+    return replace(claims, buffers=(), bodies=tuple(map(_nowhere, claims.bodies)))
 
 
 # The plain run of the whole model in onnxruntime's own memory, to compare a run inside the arena with.
@@ -429,16 +430,20 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
     return PlanAtSizes(replace(_sized(claims, model.graph, shapes, listed(sizes)), states=plan.states), claims)
 
 
-_Claims = TypeVar("_Claims", DocumentAtSizes, PlannedBody)
-
-
 def _sized(claims: _Claims, graph: ir.Graph, shapes: Shapes, where: str) -> _Claims:
     """Return `claims` of `graph` with the sizes of tensors that have no formula. Names of values return in sibling bodies."""
     values = {value.name: value for value in (*graph.inputs, *(value for node in graph for value in node.outputs))}
     nodes = dict(zip(claims.schedule, named(graph, claims.schedule), strict=True))
     rows = tuple(_sized_row(row, values.get(row.name), shapes, where) for row in claims.buffers)
-    bodies = (_sized(body, body_of(nodes[body.node], body.attribute), shapes, where) for body in claims.bodies)
+    bodies = (_sized(body, _body_of(nodes[body.node], body.attribute), shapes, where) for body in claims.bodies)
     return replace(claims, buffers=rows, bodies=tuple(bodies))
+
+
+def _body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
+    """Return the body in `attribute` of `node`; for None, that of the function that it calls."""
+    graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
+    assert graph is not None
+    return graph
 
 
 def _sized_row(row: PlannedBuffer, value: ir.Value | None, shapes: Shapes, where: str) -> PlannedBuffer:
