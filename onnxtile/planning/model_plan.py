@@ -24,7 +24,7 @@ from onnxtile.kernels.kernel_graph import (
 from onnxtile.kernels.states import StateChoice, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
-from onnxtile.planning.bodies import Insides, Terms, with_bodies
+from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
@@ -224,7 +224,7 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
         order,
         settings.alignment,
         settings.share,
-        partial(planner.plan, effort=effort),
+        in_one_memory(planner, effort),
         settings.workspaces,
         Insides(facts, settings.alignment, settings.share),
         not settings.whole_buffers,
