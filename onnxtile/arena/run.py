@@ -293,7 +293,7 @@ class ArenaVerdict(JsonFields):
     with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
     """
 
-    LEADING = ("equal",)
+    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
 
     runs: int
     outputs: tuple[str, ...]

@@ -53,7 +53,7 @@ class StateVerdict(JsonFields):
     step `step` of run number `at` (from 0). The other fields are as in ArenaVerdict.
     """
 
-    LEADING = ("equal",)
+    JSON = "equal runs states outputs copied differing step at red_zones excused sizes repeated drawn_runs"
 
     runs: int
     states: tuple[tuple[str, str], ...]

@@ -66,7 +66,7 @@ class Audit(VerbResult):
     """
 
     verb: ClassVar[str] = "check"
-    LEADING = ("sound",)
+    JSON = "sound failures values tensors aliases workspaces bodies arenas unchecked"
 
     failures: tuple[PlanFailure, ...]
     values: int

@@ -202,8 +202,6 @@ def _verb(name: str) -> Callable[..., Any]:
 class ModelResult(VerbResult):
     """A result with a `model`. `source` is the file that the first verb read; `save` overwrites it only with `force`."""
 
-    LEFT_OUT = frozenset({"model", "draft", "source"})
-
     source: Path | None = field(default=None, kw_only=True, compare=False)
 
     if TYPE_CHECKING:  # a field in one subclass, made when it is first asked for in another
@@ -263,6 +261,7 @@ class FuseResult(RewrittenModel):
     """
 
     verb: ClassVar[str] = "fuse"
+    JSON = "patterns nodes_before nodes_after verdict sites lowered arena"
 
     model: ir.Model
     patterns: tuple[PatternResult, ...]
@@ -349,6 +348,7 @@ class TiledModel(RewrittenModel):
     """
 
     verb: ClassVar[str] = "tile"
+    JSON = "nodes_before nodes_after verdict sites peaks arena opset warnings"
 
     draft: Draft
     result: TileResult
@@ -383,8 +383,7 @@ class TiledModel(RewrittenModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""
-        found = super().to_dict()
-        return {**found.pop("result"), **found}
+        return {**self.result.to_dict(), **super().to_dict()}
 
 
 @dataclass(frozen=True)
@@ -462,6 +461,7 @@ class PlannedModel(ModelResult):
     """
 
     verb: ClassVar[str] = "plan"
+    JSON = "verdict not_run? firmware? open_sizes? largest?"
 
     model: ir.Model
     plan: PlanResult
@@ -547,10 +547,7 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        found = super().to_dict()
-        further = ("not_run", "firmware", "open_sizes", "largest")
-        said = {name: found[name] for name in further if found[name] is not None}
-        return {**found["plan"], "verdict": found["verdict"], **said}
+        return {**self.plan.to_dict(), **super().to_dict()}
 
 
 def modules_of(model: ir.Model) -> dict[str, ModulePath]:
