@@ -11,7 +11,7 @@ import bz2
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, field, fields, is_dataclass, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count
@@ -325,14 +325,17 @@ def _plain(record: Any) -> Any:
     """Return `record` as JSON has it. Written by hand: pydantic, which reads it, is loaded and learns the schema in 0.1 s."""
     if isinstance(record, tuple):
         return [part if isinstance(part, str) else _plain(part) for part in record]
-    if not is_dataclass(record):
+    if not isinstance(record, _RECORDS):
         return {key: _plain(part) for key, part in record.items()} if isinstance(record, dict) else record
     parts = ((name, getattr(record, name), default) for name, default in _defaults(type(record)))
     return {name: part if isinstance(part, str) else _plain(part) for name, part, default in parts if part != default}
 
 
+_RECORDS = (ValueRecord, TensorRecord, NodeRecord, ConstantRecord, Record, History, Past)
+
+
 @cache
-def _defaults(kind: type) -> list[tuple[str, Any]]:
+def _defaults(kind: type[Any]) -> list[tuple[str, Any]]:
     """Return the fields of a record, and what each holds by default; MISSING where it has no default."""
     return [(f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind)]
 
