@@ -325,19 +325,19 @@ def _plain(record: Any) -> Any:
     """Return `record` as JSON has it. Written by hand: pydantic, which reads it, is loaded and learns the schema in 0.1 s."""
     if isinstance(record, tuple):
         return [part if isinstance(part, str) else _plain(part) for part in record]
-    if not isinstance(record, _RECORDS):
-        return {key: _plain(part) for key, part in record.items()} if isinstance(record, dict) else record
-    parts = ((name, getattr(record, name), default) for name, default in _defaults(type(record)))
+    if isinstance(record, dict):
+        return {key: _plain(part) for key, part in record.items()}
+    if type(record) not in _DEFAULTS:
+        return record
+    parts = ((name, getattr(record, name), default) for name, default in _DEFAULTS[type(record)])
     return {name: part if isinstance(part, str) else _plain(part) for name, part, default in parts if part != default}
 
 
-_RECORDS = (ValueRecord, TensorRecord, NodeRecord, ConstantRecord, Record, History, Past)
-
-
-@cache
-def _defaults(kind: type[Any]) -> list[tuple[str, Any]]:
-    """Return the fields of a record, and what each holds by default; MISSING where it has no default."""
-    return [(f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind)]
+_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
+    kind: [(f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind)]
+    for kind in (ValueRecord, TensorRecord, NodeRecord, ConstantRecord, Record, History, Past)
+}
+"""The fields of each kind of record, and what they hold by default; MISSING where that has to be said."""
 
 
 def loads(text: str) -> Past:
