@@ -288,7 +288,11 @@ def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pyte
     model.graph.input[0].name = "p"
     model.graph.output[0].name = "n"
     made = built(model)
-    assert made.proof.equal and made.source.arenas[0][2] == 1024 and made.source.workspace <= (256 if rows else 4096)
+    assert (
+        made.proof.equal
+        and made.source.interface.arenas[0][2] == 1024
+        and made.source.workspace <= (256 if rows else 4096)
+    )
 
 
 @pytest.mark.slow
