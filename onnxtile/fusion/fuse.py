@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
@@ -109,7 +110,7 @@ FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(JsonFields):
     """A match that was not fused: the name of its root, and the reason."""
 
     root: str
@@ -117,11 +118,13 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Fate:
+class Fate(JsonFields):
     """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
 
     `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
     """
+
+    JSON = "root variant fate detail"
 
     root: str
     variant: int
@@ -129,17 +132,15 @@ class Fate:
     detail: str
     vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one match."""
-        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
-
 
 @dataclass(frozen=True)
-class PatternResult:
+class PatternResult(JsonFields):
     """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
 
     `fates` has every match.
     """
+
+    JSON = "name matches fused calls modules refused already"
 
     name: str
     matches: int
@@ -151,18 +152,10 @@ class PatternResult:
     already: Mapping[str, int] = field(default_factory=dict)
     """How many nodes there are of each operator that does the work of the whole meta-op by itself."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one pattern."""
-        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
-        return {
-            "name": self.name,
-            "matches": self.matches,
-            "fused": len(self.calls),
-            "calls": list(self.calls),
-            "modules": list(self.modules),
-            "refused": refused,
-            "already": dict(self.already),
-        }
+    @property
+    def fused(self) -> int:
+        """How many calls were made."""
+        return len(self.calls)
 
 
 Site: TypeAlias = tuple[str, str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.model import keys
 from onnxtile.query.graph import Surroundings, Vertex, identify, outputs_of
 from onnxtile.query.match import Matcher, MatchFailure, to_anyone
@@ -19,7 +19,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True)
-class Stopped:
+class Stopped(JsonFields):
     """The best partial match of one root: its nodes in the order of the query, and what kept it from going on.
 
     `clause` is the clause of the query in which it stopped, `span` the part of the query at fault (characters counted from 0; of the
@@ -33,18 +33,6 @@ class Stopped:
     part: str
     node: str
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return {
-            "root": self.root,
-            "nodes": list(self.nodes),
-            "clause": self.clause,
-            "span": list(self.span),
-            "part": self.part,
-            "node": self.node,
-            "reason": self.reason,
-        }
 
 
 def explain(matcher: Matcher, program: Program) -> list[Stopped]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
+from onnxtile.kernels.liveness import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -174,13 +174,11 @@ def settings_of(options: PlanOptions) -> PlanSettings:
 
 def live_bytes(plan: PlanResult) -> list[int]:
     """Return the bytes of the buffers that are live at each step; a buffer takes a multiple of the alignment."""
-    changes = [0] * (max((row.last for row in plan.buffers), default=0) + 2)
-    for row in plan.buffers:
-        if row.alias is None:
-            size = -(-row.size // plan.alignment) * plan.alignment
-            changes[row.first] += size
-            changes[row.last + 1] -= size
-    return list(accumulate(changes))
+    sums = LiveSums(max((row.last for row in plan.buffers), default=0) + 1)
+    owners = (row for row in plan.buffers if row.alias is None)
+    sums.add(LiveChange(-(-row.size // plan.alignment) * plan.alignment, row.first, row.last + 1) for row in owners)
+    live: list[int] = sums.in_steps.tolist()
+    return live
 
 
 def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | PlanStep, **how: Any) -> Firmware:
