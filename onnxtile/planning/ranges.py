@@ -22,7 +22,7 @@ from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.result import size_text
+from onnxtile.planning.result import PlanResult, size_text
 from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded
