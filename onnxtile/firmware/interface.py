@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onnxtile.firmware.kernels import CTYPES
 from onnxtile.firmware.program import BytePlace, CProgram, Port, StreamPort
-from onnxtile.firmware.size_points import Number, OpenSize
+from onnxtile.firmware.size_points import OpenNumber, OpenSize
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 from onnxtile.system.dataclass import dataclass
 
@@ -108,7 +108,7 @@ def size_variables(interface: Interface, count: int) -> Iterator[str]:
         yield f"uint32_t {variable} = {length.least}u;"
 
 
-def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[Number], repeats: int) -> Iterator[str]:
+def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[OpenNumber], repeats: int) -> Iterator[str]:
     """Yield the function of a run: `bases` are the addresses of all blocks of memory, `computed` the numbers of the sizes."""
     name = interface.name
     in_c = {size.name: variable for size, variable in (*interface.taken_sizes, *interface.kept_lengths)}

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import function_in_c, included
 from onnxtile.firmware.program import IR_VERSION, DistinctKernel
-from onnxtile.firmware.size_points import Number, SizePoints
+from onnxtile.firmware.size_points import OpenNumber, SizePoints
 from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.formula import SizeFormula
 from onnxtile.model.submodel import assembled, tensor_type
@@ -336,7 +336,7 @@ _SUFFIXES = {"": "", "LL": "(int64_t)", "u": "(uint32_t)", ".0": "(double)", ".0
 _WHOLE = re.compile(r"(\d+)(LL|u|\.0f?)?$")
 
 
-def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> tuple[Skeleton, tuple[Number, ...]]:
+def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> tuple[Skeleton, tuple[OpenNumber, ...]]:
     """Return the text that the functions of a kernel at all `points` have, one alone without these, and the numbers in its gaps."""
     first = functions[0]
     types = tuple((parameter.ctype, parameter.name) for parameter in first.parameters)
@@ -349,7 +349,7 @@ def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> t
     ]
     if len(set(map(len, lists))) > 1 or any(function.before != first.before for function in functions):
         raise _UnknownText(_OTHER)
-    texts, numbers = [""], list[Number]()
+    texts, numbers = [""], list[OpenNumber]()
     for column, use in zip(zip(*lists, strict=True), _uses(lists[0]), strict=True):
         number, cast = _variable(column, use, points)
         if number is None:
@@ -366,7 +366,7 @@ def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> t
 _OTHER = "its function in C at one size is another than at other sizes"
 
 
-def _variable(column: Sequence[str], use: str, points: SizePoints | None) -> tuple[Number | None, str]:
+def _variable(column: Sequence[str], use: str, points: SizePoints | None) -> tuple[OpenNumber | None, str]:
     """Return the number that a token is at all sizes, with the cast of a variable there; no number for a token that stays as it is."""
     if len(set(column)) == 1:
         return (int(column[0]) if use == "free" and _NUMBER.match(column[0]) else None), ""
@@ -392,7 +392,7 @@ class CKernel:
     """A kernel: the number of its function, the numbers that this takes, and the names of the operands in their order."""
 
     function: int
-    numbers: tuple[Number, ...]
+    numbers: tuple[OpenNumber, ...]
     arguments: tuple[str, ...]
 
 
@@ -444,7 +444,7 @@ def kernels_in_c(
 
 def _numbers_of_call(
     kernel: DistinctKernel, at_sizes: Sequence[tuple[str, tuple[str, ...], tuple[int, ...]]], points: SizePoints
-) -> tuple[Number, ...]:
+) -> tuple[OpenNumber, ...]:
     """Return the numbers of the user's function as formulas, by its calls `at_sizes`."""
     numbers = list(points.numbers([own for _, _, own in at_sizes]))
     if len({text for text, _, _ in at_sizes}) > 1 or None in numbers:
@@ -496,8 +496,8 @@ def _loop_kernels(
         {other: _spread(function, other) for other, function in zip(others, text.functions, strict=True)}
     )
     loops = [[one for each in (kernel, *kernel.others) if (one := functions_of[each])] for kernel in kernels]
-    groups: dict[tuple[Skeleton, tuple[Number, ...] | None], list[int]] = {}
-    numbers: list[tuple[Number, ...]] = []
+    groups: dict[tuple[Skeleton, tuple[OpenNumber, ...] | None], list[int]] = {}
+    numbers: list[tuple[OpenNumber, ...]] = []
     for index, functions_at_sizes in enumerate(loops):
         try:
             # A kernel that is the same at all sizes has one function.

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of
 from onnxtile.system.dataclass import dataclass
 
-Number: TypeAlias = int | SizeFormula
+OpenNumber: TypeAlias = int | SizeFormula
 """A whole number, or a formula of the sizes where it differs from size to size."""
 
 _SPARE = 4
@@ -69,7 +69,7 @@ class SizePoints:
                 by_values.setdefault(tuple(product.at(point) for point in self.points), product)
         return tuple((product, values) for values, product in by_values.items())
 
-    def number(self, values: Sequence[int]) -> Number | None:
+    def number(self, values: Sequence[int]) -> OpenNumber | None:
         """Return the number that has `values` at the points; None where no formula has them."""
         if len(set(values)) == 1:
             return values[0]
@@ -78,11 +78,11 @@ class SizePoints:
         )
         return next(formulas, None)
 
-    def numbers(self, rows: Sequence[Sequence[int]]) -> Iterator[Number | None]:
+    def numbers(self, rows: Sequence[Sequence[int]]) -> Iterator[OpenNumber | None]:
         """Yield the numbers that `rows` have at the points, one row a point."""
         return (self.number(values) for values in zip(*rows, strict=True))
 
-    def most(self, formula: Number) -> int:
+    def most(self, formula: OpenNumber) -> int:
         """Return the largest value of a number."""
         return formula if isinstance(formula, int) else formula.limits(self.ranges)[1]
 

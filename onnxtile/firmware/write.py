@@ -52,7 +52,7 @@ from onnxtile.firmware.program import (
     flat,
     kernels_of,
 )
-from onnxtile.firmware.size_points import Number, SizePoints
+from onnxtile.firmware.size_points import OpenNumber, SizePoints
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled
@@ -128,7 +128,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     interface = Interface.of(program, name)
     own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*one)) for number, one in enumerate(interface.streams)}
     functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
-    computed: dict[Number, int] = {}
+    computed: dict[OpenNumber, int] = {}
     described, starts = _kernel_rows(
         [*in_c.kernels, *table.own_kernels], functions, computed if program.sizes else None
     )
@@ -295,7 +295,7 @@ class _CallTable:
         self._numbers = numbers
         self._spaces = spaces
         self._points = points
-        self._own: dict[tuple[str, tuple[Number, ...]], int] = {}
+        self._own: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
 
     @property
     def own_functions(self) -> list[str]:
@@ -344,7 +344,7 @@ class _CallTable:
         size = self._over_sizes([(check.size,) for check in (call, *call.others)])
         return self._own_call("check", size, (call.place,))
 
-    def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[Number, ...]:
+    def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
         """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
         if len(rows) == 1 or self._points is None:
             return rows[0]
@@ -357,7 +357,7 @@ class _CallTable:
         return numbers
 
     def _own_call(
-        self, kind: str, numbers: tuple[Number, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+        self, kind: str, numbers: tuple[OpenNumber, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
     ) -> TableCall:
         kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
         return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
@@ -390,14 +390,14 @@ def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
 
 
 def _kernel_rows(
-    kernels: Iterable[CKernel], functions: Sequence[CFunction], computed: dict[Number, int] | None
+    kernels: Iterable[CKernel], functions: Sequence[CFunction], computed: dict[OpenNumber, int] | None
 ) -> tuple[bytes, list[int]]:
     """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count.
 
     Over ranges, a number is twice it, or 1 and twice the place in `computed`, which has all numbers that a run computes at its start.
     """
 
-    def encoded(number: Number) -> int:
+    def encoded(number: OpenNumber) -> int:
         if computed is None:
             assert isinstance(number, int)
             return number
