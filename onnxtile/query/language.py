@@ -48,8 +48,28 @@ _TOKENS = {
 }
 """What may stand in a query, as a message names it. Of a text that may not stand where it does, the message shows the first that fits."""
 _BACKWARD, _FORWARD, _NUMBER, _NAME, _TYPE, _STRING, _ANCHOR, _POSITION, _AND, _NOT, _COMPARE, _OR = tuple(_TOKENS)[:12]
-_COUNT = re.compile(r"\d+")
-_SPACE = re.compile(r"[ \t\f\r\n]*")
+_DIGITS, _LETTERS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_STARTS = {
+    _BACKWARD: "<",
+    _FORWARD: "-~",
+    _NUMBER: f"{_DIGITS}+-.",
+    _NAME: _LETTERS,
+    _TYPE: _LETTERS,
+    _STRING: "\"'",
+    _ANCHOR: "#",
+    _POSITION: f"{_DIGITS}-",
+    _AND: "a",
+    _NOT: "n",
+    _COMPARE: "=!<>≈~i",
+    _OR: "o",
+}
+_FIRST = {token: frozenset(_STARTS.get(token, token[1])) for token in _TOKENS}
+"""The characters with which each token may begin: most of those that are looked for are ruled out by the next one."""
+_SPACE = r"[ \t\f\r\n]*"
+_SPACED = {token: re.compile(f"({pattern.pattern}){_SPACE}") for token, pattern in _TOKENS.items()}
+"""Each token with the space after it."""
+_COUNT = re.compile(rf"(\d+){_SPACE}")
+_PARENTHESES = re.compile("[()]")
 _REPEATS = {"'?'": syntax.Repeat(0, 1), "'*'": syntax.Repeat(0, None), "'+'": syntax.Repeat(1, None)}
 
 
@@ -77,7 +97,7 @@ class _QueryParser:
         self._end = 0
         self._depth = 0
         self._tried: list[str] = []
-        self._position = cast("re.Match[str]", _SPACE.match(text)).end()
+        self._position = len(text) - len(text.lstrip(" \t\f\r\n"))
 
     def start(self) -> tuple[syntax.Clause, ...]:
         clauses = [self._clause()]
@@ -95,21 +115,24 @@ class _QueryParser:
 
     def _take(self, token: str) -> str:
         """Return the text of `token` where it comes next, and step over it; "" where it does not."""
-        return self._matching(_TOKENS[token], token)
+        if self._text[self._position : self._position + 1] in _FIRST[token]:
+            return self._matching(_SPACED[token], token)
+        self._tried.append(token)
+        return ""
 
     def _take_further(self, token: str) -> str:
         """Do the same for what a node may have besides: a message about a text that is not understood does not list it."""
-        return self._take(token) if _TOKENS[token].match(self._text, self._position) else ""
+        starts = self._text[self._position : self._position + 1] in _FIRST[token]
+        return self._take(token) if starts and _TOKENS[token].match(self._text, self._position) else ""
 
     def _matching(self, pattern: re.Pattern[str], token: str) -> str:
         match = pattern.match(self._text, self._position)
         if match is None:
             self._tried.append(token)
             return ""
-        self._end = match.end()
-        self._position = cast("re.Match[str]", _SPACE.match(self._text, self._end)).end()
+        self._end, self._position = match.end(1), match.end()
         self._tried.clear()
-        return match[0]
+        return match[1]
 
     def _require(self, token: str) -> str:
         return self._take(token) or self._fail()
@@ -295,7 +318,7 @@ class _QueryParser:
 
 def _limit_blocks(text: str) -> None:
     depth = 0
-    for position, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
+    for parenthesis in _PARENTHESES.finditer(text):
+        depth += 1 if parenthesis[0] == "(" else -1
         if depth > _MAX_DEPTH:
-            raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, (position, position + 1))
+            raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, parenthesis.span())
