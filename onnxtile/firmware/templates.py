@@ -21,11 +21,15 @@ HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel in C: helpers, in which `KERNEL` is the name of the function, and the body. Its parameters are the operands in use."""
+    """A kernel in C: helpers, in which `KERNEL` is the name of the function, and the body. Its parameters are the operands in use.
+
+    Where it `has_axes`, each element is read and written by its indices along all axes, else by one index.
+    """
 
     before: str
     body: str
     operands: tuple[str, ...]
+    has_axes: bool = False
 
 
 class _TemplateKernel:
@@ -520,9 +524,24 @@ def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     return KernelText(weight.helper, _filled(_GATHER, holes), tuple(dict.fromkeys((*weight.operands, indices, y))))
 
 
+# An Expand by the indices of all axes, so that it can read a growing state, whose rows are apart. That of emx-onnx-cgen reads one piece.
+
+
+def _expand(kernel: _TemplateKernel) -> KernelText:
+    """Return an Expand: an axis of one element, or one that the operand lacks, is read again and again."""
+    x, y = kernel.name(0), kernel.result(0)
+    read, written = kernel.form(x).sizes, kernel.form(y).sizes
+    loops = [f"for (idx_t a{axis} = 0; a{axis} < {size}; ++a{axis})" for axis, size in enumerate(written)]
+    to = "".join(f"[a{axis}]" for axis in range(len(written))) or "[0]"
+    first = len(written) - len(read)
+    places = ("0" if size == 1 else f"a{first + axis}" for axis, size in enumerate(read))
+    origin = "".join(f"[{place}]" for place in places) or "[0]"
+    return KernelText("", f"    {' '.join([*loops, f'{y}{to} = {x}{origin};'])}\n", (x, y), has_axes=True)
+
+
 _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
-    **{"GRU": _gru, "QLinearAdd": _sum},
+    **{"Expand": _expand, "GRU": _gru, "QLinearAdd": _sum},
 }
 
 
