@@ -44,6 +44,9 @@ CTYPES: dict[int, str] = {
 }
 """The type in C of an element; of floats of 16 bits that of their bits."""
 
+_INSIDE = {onnx.TensorProto.FLOAT16: "_Float16"}
+"""The type of an element inside kernels, where that is another."""
+
 # Functions of emx-onnx-cgen, read from its text.
 
 
@@ -464,7 +467,7 @@ def _templated(kernel: DistinctKernel) -> LoopFunction | None:
         return None
     parameters = tuple(
         CParameter(
-            f"{'' if own.startswith('o') else 'const '}{CTYPES[forms[own].dtype]}",
+            f"{'' if own.startswith('o') else 'const '}{_INSIDE.get(forms[own].dtype, CTYPES[forms[own].dtype])}",
             own,
             forms[own].sizes if text.has_axes else (prod(forms[own].sizes),),
         )
