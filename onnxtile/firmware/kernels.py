@@ -44,7 +44,7 @@ CTYPES: dict[int, str] = {
 }
 """The type in C of an element; of floats of 16 bits that of their bits."""
 
-_INSIDE = {onnx.TensorProto.FLOAT16: "_Float16"}
+_INSIDE: dict[int, str] = {onnx.TensorProto.FLOAT16: "_Float16"}
 """The type of an element inside kernels, where that is another."""
 
 # Functions of emx-onnx-cgen, read from its text.
