@@ -257,7 +257,6 @@ def layouts(
     search: OrderSearch,
     order: Order,
     streams: int,
-    rules: Collection[str],
     needs: Needs = NO_NEEDS,
     *,
     in_parts: bool = True,
@@ -265,8 +264,8 @@ def layouts(
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
-    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
-    `pins` has the addresses and memories that tensors and workspaces must have.
+    `needs` are the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`. `pins` has the addresses and memories
+    that tensors and workspaces must have.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
     the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
@@ -281,10 +280,10 @@ def layouts(
             hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
-    terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)
+    terms = _LayoutTerms(search.graph, search.alignment, order.every, needs, parts, pins)
 
     def searched() -> Iterator[Schedule]:
-        return search.orders({*rules, "view"}, needs)
+        return search.orders(needs)
 
     graph = search.graph
     context = SchedulingContext(graph.own_order, graph.after, streams, searched, search.is_wide)
@@ -297,7 +296,6 @@ class _LayoutTerms:
 
     graph: KernelGraph
     alignment: int
-    rules: frozenset[str]
     every: bool
     needs: Needs
     in_parts: bool
@@ -319,7 +317,7 @@ class _LayoutTerms:
         )
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(graph, schedule, ranges, order, used, parts, self.saves_copies, self._fixed())
-        sharing = choose(timeline, self.alignment, self.rules)
+        sharing = choose(timeline, self.alignment)
         apart = [state for state in graph.states if graph.repeats and not sharing.is_one(*state)]
         if apart:
             return replace(self, graph=graph.without(apart)).layout(schedule)

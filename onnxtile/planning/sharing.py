@@ -552,8 +552,8 @@ class Timeline:
     fixed: Mapping[int, FixedBytes] = field(default_factory=dict)
 
 
-def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing:
-    """Return the aliases by `rules` of the tensors in the arena.
+def choose(timeline: Timeline, alignment: int) -> Sharing:
+    """Return the aliases of the tensors in the arena.
 
     Apart from tiles, no alias raises the peak of the schedule, workspaces included.
 
@@ -566,7 +566,7 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
     apart: frozenset[int] = frozenset()
     alone: frozenset[int] = frozenset()
     while True:
-        chooser = _Chooser(timeline, alignment, rules | {"view"})
+        chooser = _Chooser(timeline, alignment)
         chooser.leave_apart(apart)
         chooser.leave_alone(alone)
         chooser.share_views()
@@ -588,10 +588,10 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
 
 
 class _Chooser:
-    def __init__(self, timeline: Timeline, alignment: int, rules: frozenset[str]) -> None:
+    def __init__(self, timeline: Timeline, alignment: int) -> None:
         graph, schedule, order = timeline.graph, timeline.schedule, timeline.order
         sizes = graph.sizes(schedule)
-        usable = [share for share in graph.shares(rules, schedule) if share.result in sizes and share.operand in sizes]
+        usable = [share for share in graph.shares(schedule) if share.result in sizes and share.operand in sizes]
         known = [share for share in usable if share.kind != IN_PLACE]
         self._graph = graph
         self._views = [share for share in known if share.kind == "view"]
