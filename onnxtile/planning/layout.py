@@ -135,7 +135,7 @@ class Pins:
         by_root: dict[int, list[str]] = {}
         for number, tensor in enumerate(graph.tensors) if self.offsets or self.places else ():
             if tensor.role == ARENA and (tensor.name in self.offsets or tensor.name in self.places):
-                by_root.setdefault(self._root(number, graph), []).append(tensor.name)
+                by_root.setdefault(graph.root(number), []).append(tensor.name)
         for names in by_root.values():
             for wanted in (self.offsets, self.places):
                 stated = [name for name in names if name in wanted]
@@ -144,13 +144,6 @@ class Pins:
                     raise UsageError(
                         f"{stated[0]!r} and {other!r} are views of one another, and cannot be at {wanted[stated[0]]} and {wanted[other]}"
                     )
-
-    def _root(self, number: int, graph: KernelGraph) -> int:
-        """Return the tensor that `number` is a view of, where neither is kept."""
-        kept, names = self.kept, graph.tensors
-        while number in graph.views and kept.isdisjoint((names[number].name, names[graph.views[number]].name)):
-            number = graph.views[number]
-        return number
 
     @cached_property
     def kept(self) -> frozenset[str]:

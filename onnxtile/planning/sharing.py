@@ -306,7 +306,7 @@ class AliasSets:
         self._alignment = alignment
         self._sizes = sizes
         self._order = order
-        self._kept, self._apart = graph.kept, graph.apart
+        self._kept = graph.kept
         self._contents = contents
         self._overwrites: set[tuple[int, int]] = set()
         self.of: dict[int, AliasSet] = {}
@@ -337,7 +337,7 @@ class AliasSets:
         None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
         """
         first, second = self.of[alias.operand], self.of[alias.result]
-        if first is second or not self._apart.isdisjoint((alias.operand, alias.result)):
+        if first is second:
             return None
         shift = first.start(alias.operand) + alias.at - second.start(alias.result)
         low, high = min(0, shift), max(first.size, shift + second.size)
@@ -645,7 +645,8 @@ class _Chooser:
     def share_states(self) -> None:
         """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
         for state in self._states:
-            self._join([Share("state", state.output, state.input)])
+            if self._graph.apart.isdisjoint(state):
+                self._join([Share("state", state.output, state.input)])
             held = self.alias_sets.of[state.input]
             if held is self.alias_sets.of[state.output]:
                 self._live.add(self.alias_sets.live_bytes(held), -1)
