@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
@@ -66,9 +66,9 @@ class PlanSettings:
     places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With
     `whole_buffers`, all bytes of a buffer are live in its whole live range. `workspaces` has the bytes that kernels need beside their
     operands and results. `pins` has the addresses and memories that tensors must have, beside those in the metadata of the model.
-    `states` says which inputs and outputs are one state. `digest` and
-    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result. `slow`
-    has the tensors in the second of two memories, where a movement has chosen them.
+    `states` says which inputs and outputs are one state. `share` names the rules by which tensors of the main graph share bytes, beside
+    views (None: all). `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are
+    copied into the result. `slow` has the tensors in the second of two memories, where a movement has chosen them.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -77,6 +77,7 @@ class PlanSettings:
     order: str = "model"
     streams: int = 1
     capacity: Capacity = None
+    share: Collection[str] | None = None
     io: str = "outputs"
     overwrite_inputs: bool = False
     whole_buffers: bool = False
@@ -115,6 +116,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
     graph = read_kernels(facts, scope)
+    graph = graph if settings.share is None else graph.sharing_by(settings.share)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(

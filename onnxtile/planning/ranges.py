@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from types import MappingProxyType
 from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
+from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.kernels.aliases import operands_of_state
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.result import size_text
+from onnxtile.planning.result import PlanResult, size_text
 from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import Infeasible
+from onnxtile.system.errors import Infeasible, UsageError
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,50 @@ def none_fits(
     listed = " ".join(f"{name}={high}" for name, (_, high) in limits.items())
     reason = f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}"
     return Infeasible(reason, hint="make a range smaller or the capacity larger")
+
+
+# The sizes of runs that follow each other, each longer than the one before by what that appended to states.
+
+
+def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
+    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
+
+    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
+    Raises UsageError for a growing state whose length is not one dimension with a range.
+    """
+    lengths = {name: step for state in plan.states for name, step in growth_of(plan, state, opened)}
+    appended = {name for step in lengths.values() for name in step.symbols}
+    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
+    return list(islice(_following(sizes, lengths, plan), runs))
+
+
+def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
+    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
+        yield sizes
+        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
+
+
+def growth_of(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
+    """Yield the dimension that is the length of `state`, with the number of elements that a run appends; none of a state of one length.
+
+    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
+    """
+    if state.axis is None:
+        return
+    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
+    before, after = values[state.input], values[state.output]
+    known = [opened.shapes.formulas(value) for value in (before, after)]
+    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
+    if known[0] is None or known[0] == known[1]:
+        return
+    length = known[0][state.axis]
+    name = next(iter(length.symbols), "")
+    if name not in plan.ranges or length != SizeFormula.symbol(name):
+        raise UsageError(
+            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
+            hint="write one name for it in the file",
+        )
+    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
 
 
 # Dimensions of inputs that nobody gave a size, and that operators join with others: exporters write several names for one length.

@@ -198,6 +198,11 @@ class Shapes:
         """Return the sizes of `value` as formulas of the dimensions that have a range; None where they are not known."""
         return self._formulas.get(value)
 
+    def at(self, sizes: Mapping[str, int]) -> Shapes:
+        """Return these shapes at sizes of the dimensions that have a range; what has no formula keeps its largest size."""
+        sizes_of = {value: tuple(size.at(sizes) for size in formulas) for value, formulas in self._formulas.items()}
+        return replace(self, _dims={**self._dims, **sizes_of})
+
     def carried_on(self, model: ir.Model) -> Propagation:
         """Return what follows from these shapes of `model`: the few numbers that it computes of them."""
         propagation = Propagation(model, self._dtypes, self._dims)

@@ -307,28 +307,14 @@ def require_target(options: EmitOptions, figures: TargetFigures) -> None:
 def _require(options: PlanStep) -> None:
     _ = options.figures
     require_target(options, options.figures)
-    if options.wants_c:
-        _require_one_size(options)
+    if options.wants_c and (options.is_bare or options.is_tflite):
+        raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
     if not options.is_bare and options.rules.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
         WorkspaceRules.of(options.rules.workspaces, options.rules.shared_workspaces)
-
-
-def _require_one_size(options: PlanStep) -> None:
-    """Raise UsageError for a program in C of what is no ONNX model, or of a range of sizes."""
-    if options.is_bare or options.is_tflite:
-        raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
-    if options.largest is not None:
-        raise about_options(
-            "a program in C is for one size, and {largest} plans a range", hint="leave one of the two out"
-        )
-    if options.has_ranges:
-        ends = ", ".join(f"{name}={high}" for name, (_, high) in options.dim_ranges.items())
-        hint = f"give one size, such as {ends}" if ends else "give each dimension one size"
-        raise about_options("a program in C is for one size of each dimension, not for a range", hint=hint)
 
 
 def _require_one_mode(options: PlanCommand) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -26,7 +25,6 @@ from onnxtile.system.errors import UsageError
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.common_options import SizeOptions
-    from onnxtile.declare.plan_document import PlannedState
     from onnxtile.firmware.build import Firmware
     from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
@@ -113,47 +111,6 @@ def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options:
 
     runs = 1 if any(state.axis is not None for state in result.states) else options.state_runs
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
-
-
-def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
-    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
-
-    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
-    Raises UsageError for a growing state whose length is not one dimension with a range.
-    """
-    lengths = {name: step for state in plan.states for name, step in _growth(plan, state, opened)}
-    appended = {name for step in lengths.values() for name in step.symbols}
-    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
-    return list(islice(_following(sizes, lengths, plan), runs))
-
-
-def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
-    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
-        yield sizes
-        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
-
-
-def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
-    """Yield the dimension that is the length of `state`, with the number of elements that a run appends.
-
-    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
-    """
-    if state.axis is None:
-        return
-    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
-    before, after = values[state.input], values[state.output]
-    known = [opened.shapes.formulas(value) for value in (before, after)]
-    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
-    if known[0] is None or known[0] == known[1]:
-        return
-    length = known[0][state.axis]
-    name = next(iter(length.symbols), "")
-    if name not in plan.ranges or length != SizeFormula.symbol(name):
-        raise UsageError(
-            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
-            hint="write one name for it in the file",
-        )
-    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
 
 
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:

@@ -30,7 +30,7 @@ from onnxtile.model.load import digest, file_name, load
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import OverCapacity
-from onnxtile.planning.ranges import none_fits, with_equal_dims
+from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -44,7 +44,6 @@ from onnxtile.verbs.flows.kernels import (
     require_lengths,
     require_sizes_from_1,
     settings_of,
-    sizes_of_runs,
 )
 from onnxtile.verbs.flows.results import OpenSizes, PlannedModel, RangeVerdict, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions

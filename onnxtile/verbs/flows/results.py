@@ -17,6 +17,7 @@ from onnxtile.declare.values import path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
 from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.stream import Draft
@@ -509,17 +510,27 @@ class PlannedModel(ModelResult):
             modules_of(self.model),
         )
 
+    def opened(self, wanted: Wanted = ANYTHING) -> Unfolded:
+        """Return the model as it was planned, with its shapes, over ranges as formulas. Runs that find shapes are on `wanted` inputs."""
+        from onnxtile.model.binding import formula_names, rename_symbols
+        from onnxtile.shapes.opened_calls import unfold
+        from onnxtile.shapes.resolve import resolve
+
+        model = self.model
+        if self.plan.ranges:
+            model = model.clone()
+            rename_symbols(model, formula_names(model))
+        known = resolve(model, run=True, wanted=wanted, ranges=self.plan.ranges)
+        return unfold(model, known, Constants(model))
+
     def _built(self, target: str | Path | Mapping[str, Any] | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import ProgramTarget, build
-        from onnxtile.shapes.opened_calls import unfold
-        from onnxtile.shapes.resolve import resolve
         from onnxtile.tiling.limits import figures_of
 
         figures = TargetFigures() if target is None else figures_of(target)
-        opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
         return build(
-            opened,
+            self.opened(),
             self.plan,
             verify=self.verdict is not None,
             weights=figures.weights,
