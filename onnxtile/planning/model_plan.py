@@ -19,18 +19,20 @@ from onnxtile.kernels.kernel_graph import (
     UNKNOWN,
     GraphTensor,
     KernelGraph,
+    Schedule,
 )
 from onnxtile.kernels.states import StateChoice, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
-from onnxtile.planning.layout import NO_PINS, Pins, smallest
+from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import Planner, find_planner
-from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
+from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
@@ -143,6 +145,18 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
+    if settings.ranges and is_searched and not states.taken and not pins.names:
+
+        def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
+            given = replace(chosen_order, candidates=lambda _: schedules)
+            return setup.layouts(settings.streams, pins, given)
+
+        def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
+            at = replace(facts, shapes=facts.shapes.at(sizes))
+            return OrderSearch(read_kernels(at, scope), settings.alignment, peak_first=False)
+
+        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
+        layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     outside = tensors_outside(layout, inside)
