@@ -117,8 +117,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-    graph = read_kernels(facts, scope)
-    graph = graph if settings.share is None else graph.sharing_by(settings.share)
+
+    def kernels_of(known: LayoutFacts) -> KernelGraph:
+        read = read_kernels(known, scope)
+        return read if settings.share is None else read.sharing_by(settings.share)
+
+    graph = kernels_of(facts)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -153,7 +157,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope), settings.alignment, peak_first=False)
+            return OrderSearch(kernels_of(at), settings.alignment, peak_first=False)
 
         further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
