@@ -206,8 +206,10 @@ class KernelGraph:
         kernels = self.kernels if schedule is None else map(self.kernels.__getitem__, schedule.order)
         return (share for kernel in kernels for share in kernel.shares)
 
-    def sharing_by(self, kinds: Collection[str]) -> KernelGraph:
-        """Return the graph whose tensors share bytes by these rules alone, and as views."""
+    def sharing_by(self, kinds: Collection[str] | None) -> KernelGraph:
+        """Return the graph whose tensors share bytes by these rules alone, and as views; the graph itself for None."""
+        if kinds is None:
+            return self
         kept = {"view", *kinds}
         shares = (tuple(share for share in kernel.shares if share.kind in kept) for kernel in self.kernels)
         kernels = (replace(kernel, shares=left) for kernel, left in zip(self.kernels, shares, strict=True))

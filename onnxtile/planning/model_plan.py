@@ -117,12 +117,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-
-    def kernels_of(known: LayoutFacts) -> KernelGraph:
-        read = read_kernels(known, scope)
-        return read if settings.share is None else read.sharing_by(settings.share)
-
-    graph = kernels_of(facts)
+    graph = read_kernels(facts, scope).sharing_by(settings.share)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -157,7 +152,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(kernels_of(at), settings.alignment, peak_first=False)
+            return OrderSearch(read_kernels(at, scope).sharing_by(settings.share), settings.alignment, peak_first=False)
 
         further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
