@@ -410,7 +410,7 @@ class Fuser:
         node = value.producer()
         if node is not None:
             return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
-        tensor = of_tensor(constant_attribute(value).as_tensor())
+        tensor = of_tensor(constant_attribute(value).value)
         return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
 
     def _unique(self, name: str) -> str:

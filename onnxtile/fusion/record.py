@@ -226,7 +226,7 @@ def of_node(node: ir.Node, position: int | None, run: int, *, copied: bool = Fal
     metadata.pop(keys.PLACE, None)
     if moved:
         metadata[keys.PLACE] = _places(moved)
-    tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
+    tensors = {a.name: of_tensor(a.value) for a in node.attributes.values() if _is_tensor(a)}
     docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
     return NodeRecord(outputs, position, node.name or "", node.doc_string or "", metadata, tensors, docs, copied)
@@ -245,7 +245,7 @@ def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
 def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
     doc, known = record.docs.get(attribute.name), record.tensors.get(attribute.name)
     if known is not None and _is_tensor(attribute):
-        return ir.AttrTensor(attribute.name, restored_tensor(attribute.as_tensor(), known), doc_string=doc)
+        return ir.AttrTensor(attribute.name, restored_tensor(attribute.value, known), doc_string=doc)
     if (attribute.doc_string or None) == doc or attribute.is_ref():
         return attribute
     return ir.Attr(attribute.name, attribute.type, attribute.value, doc_string=doc)

@@ -111,7 +111,7 @@ def run(options: PlanStep) -> Outcome:
     planned = plan.from_options(options)
     if options.wants_c:
         planned = with_firmware(planned, options)
-    return Outcome(planned, "plan", planned.model, emitted=planned.document)
+    return Outcome(planned, "plan", planned.model, emitted=planned.document if options.emit else None)
 
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
