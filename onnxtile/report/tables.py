@@ -241,7 +241,9 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     parts += tables_of("sites that were not fused", _NOT_FUSED, result["causes"])
     if shown:
         parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
-        outside = " outside meta-ops" if result["fused"] or any(pattern["fused"] for pattern in result["earlier"]) else ""
+        outside = (
+            " outside meta-ops" if result["fused"] or any(pattern["fused"] for pattern in result["earlier"]) else ""
+        )
         parts += [line(_lacking(variants, names, outside)) for names, variants in _by_value(missing).items()]
     left = len(result["reasons"]) - len(shown)
     if left:
