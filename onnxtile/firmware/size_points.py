@@ -22,7 +22,7 @@ _SPARE = 4
 """Points beside one for each dimension, and the first: each is one more value that a formula must have."""
 _WIDTH = 16
 """The least number of sizes of a dimension among which points are chosen."""
-_STRIDES = (0.6180339887498949, 0.7548776662466927, 0.5698402909980532, 0.8191725133961645)
+_STRIDES = (0.6180339887498949, 0.4142135623730951, 0.7320508075688772, 0.2360679774997897)
 """Steps through the ranges, as parts of them, so that the sizes of several dimensions do not keep step."""
 _DEGREE = 3
 """Sizes in a product, at most."""
@@ -92,8 +92,8 @@ def _inside(ends: tuple[int, int], number: int, dimension: int) -> int:
         return ends[0]
     low = max(ends[0], 2)
     width = max(ends[1] + 1 - low, _WIDTH)
-    stride = _STRIDES[dimension % len(_STRIDES)] + dimension // len(_STRIDES) * 0.1
-    return low + int(number * stride % 1 * width)
+    step = int(width * _STRIDES[dimension % len(_STRIDES)]) | 1  # odd, so that every second size is even
+    return low + number * step % width
 
 
 def _line(values: Sequence[int], product: SizeFormula, known: Sequence[int]) -> SizeFormula | None:
