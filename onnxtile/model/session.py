@@ -80,7 +80,10 @@ class SplitSession:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
         read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
         model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
-        load = partial(Session, model, external=self._folder, pooled=False)
+
+        def load() -> Session:
+            return Session(model, external=self._folder, pooled=False)
+
         session = load()
         self._feeds |= {feed.name: feed for feed in session.results}
         reads, makes, last_read = (tuple(v.name or "" for v in some) for some in (cut.reads, cut.makes, cut.last_read))
