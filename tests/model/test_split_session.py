@@ -194,6 +194,12 @@ def test_pieces_of_a_model_that_is_not_large_are_loaded_once(monkeypatch: pytest
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
+def test_results_own_their_bytes_where_a_node_reads_many_values() -> None:
+    model = ir.from_proto(MAKERS["wide"](3_600))
+    results = SplitSession(model).run(sample_feeds(model, known, seed=1))
+    assert all(array.flags.owndata for array in results.values())
+
+
 @pytest.mark.slow
 def test_time_to_run_grows_with_the_width() -> None:
     def seconds(size: int) -> float:
