@@ -111,9 +111,7 @@ def png(svg: bytes) -> bytes:
                 sans_serif_family="Roboto",
             )
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a .png needs {error.name}", hint=f"{of_extra('pictures')}, or name an .svg"
-        ) from error
+        raise UsageError(f"a .png needs {error.name}", hint=f"{of_extra('pictures')}, or name an .svg") from error
     return bytes(drawn)
 
 
