@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import markdown
+import markdown  # type: ignore[import-untyped]
 import pytest
 
 from onnxtile.pipeline.budgets import PipelineBudgets
