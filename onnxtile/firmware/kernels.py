@@ -25,7 +25,7 @@ from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.formula import SizeFormula
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, of_extra
 
 CTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float",
@@ -87,7 +87,7 @@ class EmxText:
 def require_emx() -> None:
     """Raise UsageError where emx-onnx-cgen is not installed."""
     if find_spec("emx_onnx_cgen") is None:
-        raise UsageError("C needs the package emx-onnx-cgen", hint="pip install 'onnxtile[c]'")
+        raise UsageError("C needs the package emx-onnx-cgen", hint=of_extra("c"))
 
 
 def require_operators(kernels: Iterable[DistinctKernel]) -> None:
