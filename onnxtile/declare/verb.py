@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -92,6 +94,8 @@ class Verb:
 
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, list | tuple):
@@ -100,11 +104,28 @@ def _ready(value: Any) -> Any:
 
 
 class JsonFields:
-    """A dataclass whose fields are its JSON."""
+    """A dataclass whose fields are its JSON, or the fields and properties that `JSON` names, with blanks between them.
+
+    "min=range.low" is the field `low` of the field `range` under the key "min". What ends in "?" is left out where it is empty.
+    """
+
+    JSON: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {entry.name: _ready(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+        kind: Any = type(self)
+        values = ((key, value_of(self), is_optional) for key, value_of, is_optional in _json_fields(kind))
+        return {key: _ready(value) for key, value, is_optional in values if value or not is_optional}
+
+
+@cache
+def _json_fields(kind: Any) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+    """Return the key, what gives the value, and whether it may be left out, of each entry of the JSON of a class."""
+    words = kind.JSON.split() or [entry.name for entry in fields(kind)]
+    pairs = [word.removesuffix("?").partition("=") for word in words]
+    return tuple(
+        (key, attrgetter(name or key), w.endswith("?")) for w, (key, _, name) in zip(words, pairs, strict=True)
+    )
 
 
 # The result of a verb: its JSON, one line of text, a table for notebooks, and the files it can be written to.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.firmware.program import END, BytePlace, CopyCall, KernelCall, ProgramCall
+from onnxtile.firmware.program import END, ByteAddress, CopyCall, KernelCall, ProgramCall
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -85,8 +85,19 @@ def on_integers(flat: ir.Model) -> Unfolded:
     return unfold(model, known, Constants(model))
 
 
-def _planned_alone(opened: Unfolded, alignment: int) -> PlannedIsland:
-    plan = plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | None) -> PlannedIsland:
+    """Return a meta-op that is written out at one of the sizes of a program over ranges, the first of which are the `largest`.
+
+    It has their plan at all sizes. So a tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
+    """
+    opened = on_integers(flat)
+    if largest is not None:
+        return replace(largest, opened=opened)
+    return _planned_alone(opened, alignment, share=frozenset({"in place"}))
+
+
+def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] | None = None) -> PlannedIsland:
+    plan = plan_model(*opened, PlanSettings(alignment=alignment, share=share, io="outside"))
     return PlannedIsland(opened, plan, _over(opened, plan))
 
 
@@ -112,14 +123,14 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
     return frozenset(number for number, value in enumerate(inputs) if value not in read)
 
 
-def between(call: ProgramCall, ends: Sequence[BytePlace]) -> ProgramCall:
-    """Return `call` of a meta-op with `ends`, the places of its operands and results."""
+def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
+    """Return `call` of a meta-op with `ends`, the addresses of its operands and results."""
 
-    def placed(place: BytePlace) -> BytePlace:
-        return ends[place.number].at(place.offset) if place.kind == END else place
+    def placed(address: ByteAddress) -> ByteAddress:
+        return ends[address.number].at(address.offset) if address.kind == END else address
 
     if isinstance(call, KernelCall):
-        return replace(call, places={name: placed(place) for name, place in call.places.items()})
+        return replace(call, addresses={name: placed(address) for name, address in call.addresses.items()})
     if isinstance(call, CopyCall):
         return replace(call, target=placed(call.target), source=placed(call.source))
     raise ModelError("a meta-op with control flow inside has no C")

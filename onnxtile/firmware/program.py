@@ -1,4 +1,7 @@
-"""A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan."""
+"""A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan.
+
+Over ranges of sizes, each call is there at several sizes: where it differs, `others` has it at the sizes after the first.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import OwnCall
+from onnxtile.firmware.size_points import OpenSize, SizePoints
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -17,28 +21,37 @@ from onnxtile.system.runtime import Array
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
 """Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
 END = "end"
-"""The place of an operand or result of a meta-op, by its number, until a call of it says where that is."""
+"""The address of an operand or result of a meta-op, by its number, until a call of it says where that is."""
 
 
 @dataclass(frozen=True)
-class BytePlace:
+class ByteAddress:
     """`offset` bytes from the start of the block `number` of a kind of memory."""
 
     kind: str
     number: int
     offset: int = 0
 
-    def at(self, offset: int) -> BytePlace:
-        """Return the place `offset` bytes further on."""
+    def at(self, offset: int) -> ByteAddress:
+        """Return the address `offset` bytes further on."""
         return replace(self, offset=self.offset + offset)
 
 
 @dataclass(frozen=True)
 class TensorForm:
-    """The element type of a tensor, by its number in onnx, and its sizes."""
+    """The element type of a tensor, by its number in onnx, and its sizes.
+
+    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other.
+    """
 
     dtype: int
     sizes: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+
+    @property
+    def element(self) -> int:
+        """The bytes of one element."""
+        return ir.DataType(self.dtype).bitwidth // 8
 
     @property
     def bytes(self) -> int:
@@ -87,29 +100,44 @@ class DistinctKernel:
     of_island: bool = False
     stored: StoredForm | None = None
     macs: int = field(default=0, compare=False)
+    others: tuple[DistinctKernel, ...] = ()
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A run of `kernel` on operands and results at `places`, by their names in it."""
+    """A run of `kernel` on operands and results at `addresses`, by their names in it."""
 
     kernel: DistinctKernel
-    places: Mapping[str, BytePlace]
+    addresses: Mapping[str, ByteAddress]
 
 
 @dataclass(frozen=True)
 class CopyCall:
     """A copy of `size` bytes; both may overlap. Target and source advance by `steps` bytes in each turn of the repeat around."""
 
-    target: BytePlace
-    source: BytePlace
+    target: ByteAddress
+    source: ByteAddress
     size: int
     steps: tuple[int, int] = (0, 0)
+    others: tuple[CopyCall, ...] = ()
 
     @property
     def turned(self) -> CopyCall:
         """The copy the other way round."""
         return CopyCall(self.source, self.target, self.size, self.steps[::-1])
+
+
+@dataclass(frozen=True)
+class AppendCall:
+    """A copy of `rows` rows of `size` bytes that follow each other, to rows that are `pitch` bytes apart, from byte `start` of each on."""
+
+    target: ByteAddress
+    source: ByteAddress
+    rows: int
+    start: int
+    pitch: int
+    size: int
+    others: tuple[AppendCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +159,7 @@ class WaitCall:
 class Branch:
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
-    condition: BytePlace
+    condition: ByteAddress
     then: tuple[ProgramCall, ...]
     otherwise: tuple[ProgramCall, ...]
 
@@ -140,8 +168,9 @@ class Branch:
 class CheckCall:
     """A look at a result of `size` bytes that is complete now; only programs that a proof runs have it."""
 
-    place: BytePlace
+    address: ByteAddress
     size: int
+    others: tuple[CheckCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,9 +180,9 @@ class RepeatedCalls:
     None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
     """
 
-    most: BytePlace | None
-    goes_on: BytePlace
-    number: BytePlace | None
+    most: ByteAddress | None
+    goes_on: ByteAddress
+    number: ByteAddress | None
     turn: tuple[ProgramCall, ...]
 
 
@@ -162,12 +191,12 @@ class RowsCall:
     """A call of the user's function that writes `count` rows of the streamed input `number`, from the row `first` on, to `target`."""
 
     number: int
-    target: BytePlace
+    target: ByteAddress
     first: int
     count: int
 
 
-PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall | RowsCall
+PlainCall: TypeAlias = KernelCall | CopyCall | AppendCall | StartCall | WaitCall | CheckCall | RowsCall
 ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
@@ -184,16 +213,23 @@ def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena."""
+    """An input or output of the graph: an argument of the run (`address` is the caller's), or bytes of an arena.
+
+    Over ranges `tensor` is the largest, and `formulas` are its sizes as texts. An output that is a growing state is `rows` rows, which
+    begin `pitch` bytes apart.
+    """
 
     name: str
     tensor: TensorForm
-    place: BytePlace
+    address: ByteAddress
+    formulas: tuple[str, ...] = ()
+    rows: int = 1
+    pitch: int = 0
 
     @property
     def is_argument(self) -> bool:
         """Whether the caller gives its memory."""
-        return self.place.kind != ARENA
+        return self.address.kind != ARENA
 
 
 @dataclass(frozen=True)
@@ -222,7 +258,7 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
+    """A result of a node of the main graph: after the first `calls` calls it lies at `address`.
 
     `is_rounded` says whether the node rounds it to steps of quantisation.
     """
@@ -231,17 +267,23 @@ class NodeResult:
     name: str
     operator: str
     tensor: TensorForm
-    place: BytePlace
+    address: ByteAddress
     is_rounded: bool
+    others: tuple[NodeResult, ...] = ()
+
+    @property
+    def check(self) -> CheckCall:
+        """The look at the result."""
+        return CheckCall(self.address, self.tensor.bytes, tuple(other.check for other in self.others))
 
 
 @dataclass(frozen=True)
 class CProgram:
     """The calls of one run in order, and what they run on.
 
-    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
-    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
-    are the inputs that come row by row.
+    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the addresses and sizes of
+    states, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
+    are the inputs that come row by row. A program over ranges is there at `points`, and takes or keeps the `sizes`.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -251,9 +293,11 @@ class CProgram:
     arenas: tuple[tuple[str, int], ...]
     alignment: int
     workspace: int
-    resets: tuple[tuple[BytePlace, int], ...] = ()
+    resets: tuple[tuple[ByteAddress, int], ...] = ()
     results: tuple[NodeResult, ...] = ()
     streams: tuple[StreamPort, ...] = ()
+    points: SizePoints | None = None
+    sizes: tuple[OpenSize, ...] = ()
 
     @property
     def is_rounded(self) -> bool:
@@ -265,7 +309,7 @@ class CProgram:
         calls, done = list[ProgramCall](), 0
         for result in self.results:
             calls += self.calls[done : result.calls]
-            calls.append(CheckCall(result.place, result.tensor.bytes))
+            calls.append(result.check)
             done = result.calls
         return replace(self, calls=(*calls, *self.calls[done:]))
 
@@ -286,12 +330,12 @@ def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
 
 
-def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:
+def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], ByteAddress]) -> Iterator[CopyCall]:
     """Yield `copies` in an order in which none reads what another has written; bytes that are in the way are saved in a `cell` before."""
     pending = [copy for copy in copies if copy.target != copy.source]
     while pending:
         free = next(
-            (one for one in pending if not any(overlaps(one, other) for other in pending if other is not one)), None
+            (copy for copy in pending if not any(overlaps(copy, other) for other in pending if other is not copy)), None
         )
         if free is not None:
             pending.remove(free)

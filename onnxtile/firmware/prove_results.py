@@ -56,11 +56,7 @@ def compared_results(
     source = written(program.with_checks(), title, "file")  # a large text of weights takes a compiler long
     names = [*(result.name for result in program.results), *(port.name for port in program.outputs)]
     values = list(_values(opened, names, runs))
-    expected = [
-        np.ascontiguousarray(each[result.name]).reshape(result.tensor.sizes)
-        for each in values
-        for result in program.results
-    ]
+    expected = [np.asarray(each[result.name], order="C") for each in values for result in program.results]
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
         executable = compiled_program(source, runs, tools, folder)
@@ -73,7 +69,7 @@ def compared_results(
     steps: list[SteppedResult] = []
     at = 0
     for index, (result, array) in enumerate(zip([*program.results] * len(runs), expected, strict=True)):
-        elements = tensor_of(got[at : at + array.nbytes], result.tensor)
+        elements = tensor_of(got[at : at + array.nbytes], result.tensor.dtype, array.shape)
         how = _how(result, array, elements, coarsest)
         counts[how] += 1
         at += array.nbytes
@@ -119,7 +115,7 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
             given = [value for value in dict.fromkeys(node.inputs) if value is not None]
             given = [value for value in given if not is_written_as_constant(value, constants)]
             taken = [value for value in inside.model.graph.inputs if value not in inside.constants]
-            names = {one.name or "": other.name or "" for one, other in zip(taken, given, strict=True)}
+            names = {inner.name or "": outer.name or "" for inner, outer in zip(taken, given, strict=True)}
             islands[name] = exposing(inside.model, [inside.model.graph.outputs[0].name or ""]), names
     operands = dict.fromkeys(name for _, names in islands.values() for name in names.values())
     values = list(_values(opened, operands, runs)) if islands else []
@@ -127,7 +123,7 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
     for step in steps:
         if step.result.name in islands:
             session, names = islands[step.result.name]
-            (array,) = session.run({own: values[step.run][name] for own, name in names.items()}).values()
+            (array,) = session.run({inner: values[step.run][name] for inner, name in names.items()}).values()
             count += np.asarray(array).tobytes() == step.elements.tobytes()
     return count
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
 from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
@@ -28,7 +29,6 @@ from onnxtile.fusion.record import (
     History,
     Past,
     Record,
-    dumps,
     fused_calls,
     hand_on,
     note_place,
@@ -36,6 +36,7 @@ from onnxtile.fusion.record import (
     of_tensor,
     of_value,
     past_of,
+    write_past,
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
@@ -109,7 +110,7 @@ FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(JsonFields):
     """A match that was not fused: the name of its root, and the reason."""
 
     root: str
@@ -117,11 +118,13 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Fate:
+class Fate(JsonFields):
     """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
 
     `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
     """
+
+    JSON = "root variant fate detail"
 
     root: str
     variant: int
@@ -129,17 +132,15 @@ class Fate:
     detail: str
     vertices: tuple[Vertex, ...] = field(default=(), repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one match."""
-        return {"root": self.root, "variant": self.variant, "fate": self.fate, "detail": self.detail}
-
 
 @dataclass(frozen=True)
-class PatternResult:
+class PatternResult(JsonFields):
     """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
 
     `fates` has every match.
     """
+
+    JSON = "name matches fused calls modules refused already overlapped"
 
     name: str
     matches: int
@@ -151,18 +152,15 @@ class PatternResult:
     already: Mapping[str, int] = field(default_factory=dict)
     """How many nodes there are of each operator that does the work of the whole meta-op by itself."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one pattern."""
-        refused = [{"root": r.root, "reason": r.reason} for r in self.refused]
-        return {
-            "name": self.name,
-            "matches": self.matches,
-            "fused": len(self.calls),
-            "calls": list(self.calls),
-            "modules": list(self.modules),
-            "refused": refused,
-            "already": dict(self.already),
-        }
+    @property
+    def fused(self) -> int:
+        """How many calls were made."""
+        return len(self.calls)
+
+    @property
+    def overlapped(self) -> int:
+        """How many matches share a node with another match, which was longer or came first."""
+        return sum(fate.fate == OVERLAPPED for fate in self.fates)
 
 
 Site: TypeAlias = tuple[str, str]
@@ -297,7 +295,7 @@ class Fuser:
             return
         inputs = tuple(value.name or "" for value in self.inputs) if listed else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
-        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
+        write_past(self.model, Past((*self.history, this), tuple(self.records)))
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
         part = region([*match.nodes, *self.matcher.unchanged.between(match.nodes)], self.constants)
@@ -417,7 +415,7 @@ class Fuser:
         node = value.producer()
         if node is not None:
             return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
-        tensor = of_tensor(constant_attribute(value).as_tensor())
+        tensor = of_tensor(constant_attribute(value).value)
         return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
 
     def _unique(self, name: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.edge_rows import EdgeDifference
 from onnxtile.fusion.record import NodeRecord, Past, Record, past_of
 from onnxtile.model import keys
@@ -29,12 +29,14 @@ _COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 
 
 @dataclass(frozen=True)
-class SiteVerdict:
+class SiteVerdict(JsonFields):
     """The result of one site run alone; `also` counts further sites that are the same, and were not run.
 
     `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became. `edges` are the edge rows on
     which a lowered site differs, None where none were run.
     """
+
+    JSON = "call equal outputs also skipped? edges?"
 
     call: str
     outputs: tuple[OutputError, ...]
@@ -47,13 +49,6 @@ class SiteVerdict:
     def equal(self) -> bool:
         """Whether all outputs agree; also where the site could not be run alone."""
         return not self.refused and all(output.equal for output in self.outputs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one site."""
-        outputs = [output.to_dict() for output in self.outputs]
-        skipped = {"skipped": self.skipped} if self.skipped else {}
-        edges = {"edges": [edge.to_dict() for edge in self.edges]} if self.edges else {}
-        return {"call": self.call, "equal": self.equal, "outputs": outputs, "also": self.also, **skipped, **edges}
 
 
 def check_sites(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.inspection.quantisation import factors
 from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, works
 from onnxtile.model import keys
@@ -65,8 +66,10 @@ _READS_NOTHING = {"Shape", "Size"}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Tensor(JsonFields):
     """A value: element type, dimensions (a name where free, None where unknown) and bytes, each None where nothing is known."""
+
+    JSON = "name dtype shape=dims bytes constant"
 
     name: str
     dtype: str | None
@@ -74,15 +77,16 @@ class Tensor:
     bytes: int | None
     constant: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one tensor."""
-        shape = None if self.dims is None else list(self.dims)
-        return {"name": self.name, "dtype": self.dtype, "shape": shape, "bytes": self.bytes, "constant": self.constant}
-
 
 @dataclass(frozen=True)
-class LayerCost:
+class LayerCost(JsonFields):
     """One node: `body` says in which body of which node it stands (empty: in the main graph); sizes in bytes."""
+
+    JSON = (
+        "node op module=module_name body inputs outputs macs=work.total factors flops=work.operations "
+        "bias_additions=work.bias_additions bytes_read=read weight_bytes_read=weights bytes_written=written "
+        "workspace traffic intensity unknown=work.unknown?"
+    )
 
     node: str
     op: str
@@ -104,6 +108,11 @@ class LayerCost:
     """The classes of the model and of each of these modules; none where they are not known."""
 
     @property
+    def module_name(self) -> str:
+        """The module that it is in, as "blocks.0.attn"."""
+        return dotted(self.module)
+
+    @property
     def traffic(self) -> int | None:
         """Bytes of the activations that it reads and writes, each value once; None where one is not known."""
         sizes = {t.name: t.bytes for t in (*self.inputs, *self.outputs) if not t.constant}
@@ -113,7 +122,7 @@ class LayerCost:
     def kind(self) -> tuple[object, ...]:
         """What it has in common with the same node of other layers: all but its name, and the numbers in that of its module."""
         sizes = tuple((tensor.dtype, tensor.dims, tensor.constant) for tensor in (*self.inputs, *self.outputs))
-        return self.op, without_numbers(dotted(self.module)), sizes
+        return self.op, without_numbers(self.module_name), sizes
 
     @property
     def moved(self) -> int | None:
@@ -125,28 +134,6 @@ class LayerCost:
         """Arithmetic intensity: MACs for each byte read or written; None where one of them is not known, or nothing is moved."""
         macs = self.work.total
         return None if macs is None or not self.moved else macs / self.moved
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one node."""
-        return {
-            "node": self.node,
-            "op": self.op,
-            "module": dotted(self.module),
-            "body": self.body,
-            "inputs": [tensor.to_dict() for tensor in self.inputs],
-            "outputs": [tensor.to_dict() for tensor in self.outputs],
-            "macs": self.work.total,
-            "factors": self.factors,
-            "flops": self.work.operations,
-            "bias_additions": sum(self.work.additions.values()),
-            "bytes_read": self.read,
-            "weight_bytes_read": self.weights,
-            "bytes_written": self.written,
-            "workspace": self.workspace,
-            "traffic": self.traffic,
-            "intensity": self.intensity,
-            **({"unknown": self.work.unknown} if self.work.unknown else {}),
-        }
 
 
 def layers(
@@ -245,24 +232,21 @@ class RankedLayers:
         """Return the JSON of the first of them, and the names and modules of all."""
         names = {
             "nodes": [layer.node for layer in self.layers],
-            "modules": [dotted(layer.module) for layer in self.layers],
+            "modules": [layer.module_name for layer in self.layers],
         }
-        return {
-            **self.layers[0].to_dict(),
-            **names,
-            "count": len(self.layers),
-            "each": self.each,
-            "amount": self.amount,
-        }
+        counts = {"count": len(self.layers), "each": self.each, "amount": self.amount}
+        return {**self.layers[0].to_dict(), **names, **counts}
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(JsonFields):
     """The nodes of the main graph with the largest amounts of `by`, one of AMOUNTS, equal ones together; the largest sum comes first.
 
     `total` is the sum over all nodes of the main graph whose amount is known, `kinds` how many different ones there are; `unknown` counts
     the nodes whose amount is not known.
     """
+
+    JSON = "by kinds total unknown_nodes=unknown rows"
 
     by: str
     rows: tuple[RankedLayers, ...]
@@ -284,11 +268,6 @@ class Ranking:
         ranked.sort(key=lambda row: -row.amount)
         return cls(by, tuple(ranked[:count]), len(ranked), sum(row.amount for row in ranked), unknown)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the ranking."""
-        rows = [row.to_dict() for row in self.rows]
-        return {"by": self.by, "kinds": self.kinds, "total": self.total, "unknown_nodes": self.unknown, "rows": rows}
-
 
 # Sums over the modules of a model.
 
@@ -297,12 +276,17 @@ Stored: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass
-class Module:
+class Module(JsonFields):
     """All nodes of the main graph inside the module `path`, the model itself where that is empty; sizes in bytes, sums of what is known.
 
     `kind` is its class, empty where the exporter does not say it. `unknown` are nodes whose MACs or bytes are not known, `uncounted` those
     whose FLOPs are not. A parameter that several of the nodes read counts once.
     """
+
+    JSON = (
+        "module=name path depth class=kind nodes parameters macs flops bytes_read=read bytes_written=written "
+        "unknown_nodes=unknown uncounted_nodes=uncounted"
+    )
 
     path: ModulePath
     kind: str = ""
@@ -342,23 +326,6 @@ class Module:
         self.kind = self.kind or (layer.classes[len(self.path)] if layer.classes else "")
         for tensor in layer.inputs:
             self._parameters.update(stored.get(tensor.name, {}))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one module."""
-        return {
-            "module": self.name,
-            "path": list(self.path),
-            "depth": self.depth,
-            "class": self.kind,
-            "nodes": self.nodes,
-            "parameters": self.parameters,
-            "macs": self.macs,
-            "flops": self.flops,
-            "bytes_read": self.read,
-            "bytes_written": self.written,
-            "unknown_nodes": self.unknown,
-            "uncounted_nodes": self.uncounted,
-        }
 
 
 def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:

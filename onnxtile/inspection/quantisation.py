@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS
 from onnxtile.operators.row import QuantisedPort
@@ -24,7 +25,7 @@ class _Scoped(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Quantisation:
+class Quantisation(JsonFields):
     """How one tensor is quantised: q = x / scale + zero point, for the whole tensor, along `axis`, or in blocks along it.
 
     Scales and zero points are None where a run computes them.
@@ -36,11 +37,6 @@ class Quantisation:
     zero_point: tuple[float, ...] | None
     axis: int | None = None
     block_size: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one tensor."""
-        lists = {"scale": self.scale and list(self.scale), "zero_point": self.zero_point and list(self.zero_point)}
-        return {"tensor": self.tensor, "dtype": self.dtype, **lists, "axis": self.axis, "block_size": self.block_size}
 
 
 def quantisations(model: ir.Model, shapes: Shapes, constants: Constants) -> tuple[Quantisation, ...]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import onnx
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.inspection.layers import (
     LayerCost,
     Module,
@@ -47,12 +47,14 @@ _TEXTS = {ir.AttributeType.STRING, ir.AttributeType.STRINGS}
 
 
 @dataclass(frozen=True)
-class AttributeRange:
+class AttributeRange(JsonFields):
     """The values that an attribute has over all nodes of an operator, the default of its schema included.
 
     `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the
     smallest and the largest number in any of them.
     """
+
+    JSON = "name nodes values min=low max=high"
 
     name: str
     nodes: int
@@ -60,27 +62,14 @@ class AttributeRange:
     low: float | None
     high: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one attribute."""
-        values = None if self.values is None else [list(v) if isinstance(v, tuple) else v for v in self.values]
-        return {"name": self.name, "nodes": self.nodes, "values": values, "min": self.low, "max": self.high}
-
 
 @dataclass(frozen=True)
-class OperatorUse:
+class OperatorUse(JsonFields):
     """How often an operator stands in the graphs of a model, and the ranges of its attributes."""
 
     op: str
     count: int
     attributes: tuple[AttributeRange, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one operator."""
-        return {
-            "op": self.op,
-            "count": self.count,
-            "attributes": [attribute.to_dict() for attribute in self.attributes],
-        }
 
 
 def operators(model: ir.Model) -> tuple[OperatorUse, ...]:
@@ -154,12 +143,14 @@ _STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(JsonFields):
     """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
 
     `statistics` are elements that batch normalisations gather and no gradient changes: their means and variances.
     `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
     """
+
+    JSON = "tensors elements trainable bytes by_dtype other_constant_bytes=others"
 
     tensors: int
     elements: int
@@ -172,17 +163,6 @@ class Parameters:
     def trainable(self) -> int:
         """How many elements a gradient changes."""
         return self.elements - self.statistics
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the parameters."""
-        return {
-            "tensors": self.tensors,
-            "elements": self.elements,
-            "trainable": self.trainable,
-            "bytes": self.bytes,
-            "by_dtype": self.by_dtype,
-            "other_constant_bytes": self.others,
-        }
 
 
 def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Parameters:
@@ -269,15 +249,11 @@ def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 @dataclass(frozen=True)
-class Remark:
+class Remark(JsonFields):
     """Something that a reader should know of a node or a value, and why."""
 
     name: str
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one remark."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -328,11 +304,13 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(JsonFields):
     """Bytes of activations: what the busiest node reads and writes, what all nodes do, and all activations, each once.
 
     The busiest node may stand in a body; sums are over the main graph, of what is known: `unknown` are nodes whose traffic is not.
     """
+
+    JSON = "peak=busiest sum weights activations activations_with_inputs unknown_nodes=unknown"
 
     peak: int
     peak_node: str
@@ -343,16 +321,15 @@ class Traffic:
     weights: int = 0
     """Bytes of constants that all nodes read."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the traffic."""
-        return {
-            "peak": {"node": self.peak_node, "bytes": self.peak},
-            "sum": self.sum,
-            "weights": self.weights,
-            "activations": self.activations,
-            "activations_with_inputs": self.activations + self.inputs,
-            "unknown_nodes": self.unknown,
-        }
+    @property
+    def busiest(self) -> Mapping[str, object]:
+        """The busiest node with its bytes."""
+        return {"node": self.peak_node, "bytes": self.peak}
+
+    @property
+    def activations_with_inputs(self) -> int:
+        """Bytes of all activations and of the inputs."""
+        return self.activations + self.inputs
 
 
 @dataclass(frozen=True, repr=False)

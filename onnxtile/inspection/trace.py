@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Ranges, sample_feeds
@@ -127,8 +127,10 @@ def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(JsonFields):
     """An output of a node in a run. `low`, `high` and `mean` are those of its finite numbers; None where it has none."""
+
+    JSON = "node op name dtype shape min=low max=high mean nans infinities"
 
     node: str
     op: str
@@ -141,13 +143,6 @@ class Activation:
     nans: int
     infinities: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one activation."""
-        numbers = {"min": self.low, "max": self.high, "mean": self.mean}
-        counts = {"nans": self.nans, "infinities": self.infinities}
-        named = {"node": self.node, "op": self.op, "name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
-        return {**named, **numbers, **counts}
-
 
 @dataclass(frozen=True, repr=False)
 class Trace(VerbResult):
@@ -157,6 +152,8 @@ class Trace(VerbResult):
 
     `activations` has the statistics of each output, `arrays` its elements by name, and `dims` the sizes of symbolic dimensions.
     """
+
+    JSON = "activations inputs dims"
 
     verb: ClassVar[str] = "trace"
 
@@ -176,14 +173,6 @@ class Trace(VerbResult):
             write_arrays(Path(path), self.arrays)
             return
         super().write(path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `inspect --trace`."""
-        return {
-            "activations": [item.to_dict() for item in self.activations],
-            "inputs": self.inputs,
-            "dims": dict(self.dims),
-        }
 
 
 def choose(model: ir.Model, wanted: Sequence[str]) -> dict[ir.Node, str]:

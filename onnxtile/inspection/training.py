@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container
-from typing import Any
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
@@ -61,7 +61,7 @@ _BESIDE = {
 
 
 @dataclass(frozen=True)
-class KeptValue:
+class KeptValue(JsonFields):
     """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it.
 
     A kept tensor that is not a value of the graph is named after its node: "pool:indices", "drop:mask".
@@ -71,17 +71,15 @@ class KeptValue:
     bytes: int | None
     needed_by: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of one value."""
-        return {"name": self.name, "bytes": self.bytes, "needed_by": list(self.needed_by)}
-
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(JsonFields):
     """The activations that a backward pass keeps, each once; `by_operator` says for whom (the first that needs it).
 
     `unknown` are nodes on the way of a gradient that no rule knows: what they keep is not in the sum.
     """
+
+    JSON = "bytes of_unknown_size by_operator values unknown"
 
     values: tuple[KeptValue, ...]
     by_operator: dict[str, int]
@@ -96,16 +94,6 @@ class Kept:
     def of_unknown_size(self) -> int:
         """How many of the values have a size that only a run can tell."""
         return sum(value.bytes is None for value in self.values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of what is kept."""
-        return {
-            "bytes": self.bytes,
-            "of_unknown_size": self.of_unknown_size,
-            "by_operator": self.by_operator,
-            "values": [value.to_dict() for value in self.values],
-            "unknown": list(self.unknown),
-        }
 
 
 def kept_for_training(model: ir.Model) -> Kept:

@@ -190,6 +190,11 @@ class NodeWork:
         return None if self.why_uncounted else sum(self.flops.values())
 
     @property
+    def bias_additions(self) -> int:
+        """All additions of biases of the node."""
+        return sum(self.additions.values())
+
+    @property
     def why_uncounted(self) -> str:
         """Why the FLOPs are not known; empty where they are."""
         return self.unknown or self.uncounted

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -23,8 +23,10 @@ from onnxtile.kernels.liveness import (
 )
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values
+from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.offsets.problem import (
     Buffer,
+    Ended,
     OptimalityProof,
     OverCapacity,
     PinOverlap,
@@ -133,7 +135,7 @@ class Pins:
         by_root: dict[int, list[str]] = {}
         for number, tensor in enumerate(graph.tensors) if self.offsets or self.places else ():
             if tensor.role == ARENA and (tensor.name in self.offsets or tensor.name in self.places):
-                by_root.setdefault(self._root(number, graph), []).append(tensor.name)
+                by_root.setdefault(graph.root(number), []).append(tensor.name)
         for names in by_root.values():
             for wanted in (self.offsets, self.places):
                 stated = [name for name in names if name in wanted]
@@ -142,13 +144,6 @@ class Pins:
                     raise UsageError(
                         f"{stated[0]!r} and {other!r} are views of one another, and cannot be at {wanted[stated[0]]} and {wanted[other]}"
                     )
-
-    def _root(self, number: int, graph: KernelGraph) -> int:
-        """Return the tensor that `number` is a view of, where neither is kept."""
-        kept, names = self.kept, graph.tensors
-        while number in graph.views and kept.isdisjoint((names[number].name, names[graph.views[number]].name)):
-            number = graph.views[number]
-        return number
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -255,7 +250,6 @@ def layouts(
     search: OrderSearch,
     order: Order,
     streams: int,
-    rules: Collection[str],
     needs: Needs = NO_NEEDS,
     *,
     in_parts: bool = True,
@@ -263,8 +257,8 @@ def layouts(
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
-    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
-    `pins` has the addresses and memories that tensors and workspaces must have.
+    `needs` are the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`. `pins` has the addresses and memories
+    that tensors and workspaces must have.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
     the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
@@ -273,16 +267,16 @@ def layouts(
         raise UsageError(
             f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
         )
-    if needs.has_common and (order.every or streams > 1):
+    if needs.together and (order.every or streams > 1):
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace",
-            hint='leave "*" = "shared" out of the workspaces' if needs.shared else "leave 'shared' out of the rules",
+            hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
-    terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)
+    terms = _LayoutTerms(search.graph, search.alignment, order.every, needs, parts, pins)
 
     def searched() -> Iterator[Schedule]:
-        return search.orders({*rules, "view"}, needs)
+        return search.orders(needs)
 
     graph = search.graph
     context = SchedulingContext(graph.own_order, graph.after, streams, searched, search.is_wide)
@@ -295,7 +289,6 @@ class _LayoutTerms:
 
     graph: KernelGraph
     alignment: int
-    rules: frozenset[str]
     every: bool
     needs: Needs
     in_parts: bool
@@ -317,7 +310,7 @@ class _LayoutTerms:
         )
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(graph, schedule, ranges, order, used, parts, self.saves_copies, self._fixed())
-        sharing = choose(timeline, self.alignment, self.rules)
+        sharing = choose(timeline, self.alignment)
         apart = [state for state in graph.states if graph.repeats and not sharing.is_one(*state)]
         if apart:
             return replace(self, graph=graph.without(apart)).layout(schedule)
@@ -381,26 +374,11 @@ _MANY = 500
 """Buffers above which placing takes so long that a layout that can hardly be smaller is left out."""
 
 
-class _Proved(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def size(self) -> int:
-        """The bytes of all arenas together."""
-        ...
-
-    @property
-    def proof(self) -> OptimalityProof | None:
-        """The bound on these bytes."""
-        ...
+Allocator: TypeAlias = Callable[[Problem], Allocation]
+"""Plans a problem."""
 
 
-Placed = TypeVar("Placed", bound=_Proved)
-
-
-def smallest(
-    layouts: Iterable[Layout], allocators: Sequence[Callable[[Problem], Placed]], least: int
-) -> tuple[Layout, Placed]:
+def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: int) -> tuple[Layout, Allocation]:
     """Return the layout with the smallest arena and what the last of `allocators` that ran found for its problem; of equals, the first.
 
     Each of `allocators` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
@@ -438,15 +416,15 @@ def smallest(
 
 
 @dataclass
-class _Smallest(Generic[Placed]):
+class _Smallest:
     """The layout with the smallest arena so far; `over` is the error of the first that did not fit."""
 
-    allocate: Callable[[Problem], Placed]
-    best: tuple[Layout, Placed] | None = None
+    allocate: Allocator
+    best: tuple[Layout, Allocation] | None = None
     over: OverCapacity | PinOverlap | None = None
 
     @property
-    def result(self) -> tuple[Layout, Placed]:
+    def result(self) -> tuple[Layout, Allocation]:
         """The best layout and its arenas. Raises the error of the first layout where none fits its capacity."""
         if self.best is None:
             assert self.over is not None
@@ -496,18 +474,17 @@ class _Smallest(Generic[Placed]):
             return
         with suppress(OverCapacity, PinOverlap):
             placed = self.allocate(whole.problem)
-            proof = placed.proof
-            if proof is not None and layout.problem.lower_bound < proof.lower_bound:
-                ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
+            if layout.problem.lower_bound < placed.proof.lower_bound:
+                ended: Ended = "effort" if self.best is None else self.best[1].proof.ended
                 least, kind = layout.problem.lower_bound, layout.problem.bound
                 if kind == "peak" and least < whole.problem.peak[0]:
                     # With whole buffers, other tensors may share bytes: the bound holds for these, too.
                     kind = "parts"
                     least = min(least, replace(whole.problem, buffers=whole.make_outlines()).lower_bound)
-                placed = replace(placed, proof=OptimalityProof(least, kind, ended or "effort"))
+                placed = replace(placed, proof=OptimalityProof(least, kind, ended))
             self._keep(whole, placed)
 
-    def _keep(self, layout: Layout, placed: Placed) -> None:
+    def _keep(self, layout: Layout, placed: Allocation) -> None:
         if self.best is None or _worth(placed) < _worth(self.best[1]):
             self.best = (layout, placed)
 
@@ -518,6 +495,6 @@ def _is_large_and_tight(layout: Layout) -> bool:
     return problem.bounding.lower_bound == problem.lower_bound and len(problem.buffers) > _MANY
 
 
-def _worth(placed: _Proved) -> tuple[int, int]:
+def _worth(placed: Allocation) -> tuple[int, int]:
     """Return a key that is least for the smallest arenas, of equals for those with the highest bound."""
-    return placed.size, -placed.proof.lower_bound if placed.proof is not None else 0
+    return placed.size, -placed.proof.lower_bound

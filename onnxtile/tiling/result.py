@@ -292,8 +292,10 @@ class LateTiles(Protocol):
 
 
 @dataclass(frozen=True)
-class TileResult:
+class TileResult(JsonFields):
     """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason."""
+
+    JSON = "tiled skipped experts?"
 
     tiled: tuple[TiledNode, ...]
     skipped: tuple[SkippedNode, ...]
@@ -315,11 +317,3 @@ class TileResult:
     def over_limits(self) -> tuple[SkippedNode, ...]:
         """The nodes that were left as they are because no tile of them meets the limits."""
         return tuple(node for node in self.skipped if node.over_limits)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the lists `tiled` and `skipped`, ready for JSON."""
-        return {
-            "tiled": [site.to_dict() for site in self.tiled],
-            "skipped": [node.to_dict() for node in self.skipped],
-            **({"experts": [site.to_dict() for site in self.experts]} if self.experts else {}),
-        }

@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
-from onnxtile.fusion.island_lowerings.elementwise import UnaryIsland
+from onnxtile.fusion.island_lowerings.elementwise import StoredIsland
 from onnxtile.fusion.lower.island_lowering import (
     IslandSite,
     packed_weight,
@@ -389,13 +389,13 @@ def test_between_equal_scales_standard_operators_take_what_is_stored(
 
 def test_a_site_several_steps_off_stays_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step is rounding, more are not."""
-    right = UnaryIsland.to_ort
+    right = StoredIsland.to_ort
 
-    def wrong(self: UnaryIsland, island: IslandSite) -> Replacement:
+    def wrong(self: StoredIsland, island: IslandSite) -> Replacement:
         found = right(self, island)
         return replace(found, steps=(replace(found.steps[0], attributes={"alpha": 0.3}),))
 
-    monkeypatch.setattr(UnaryIsland, "to_ort", wrong)
+    monkeypatch.setattr(StoredIsland, "to_ort", wrong)
     result = api.fuse(unary("LeakyRelu", [2, 99], alpha=0.2)(Net()), lower="ort")
     assert "run alone, the operator is off by" in result.lowered[0].reason
     assert result.verdict is not None and result.verdict.equal

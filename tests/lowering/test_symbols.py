@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.fusion.lower.facts import LoweringFacts
+from onnxtile.fusion.lower.lowering import LoweringFacts
 from onnxtile.shapes.resolve import resolve
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]> g (float[batch, seq, 64] x) => (float[a, b, c, d] y) '

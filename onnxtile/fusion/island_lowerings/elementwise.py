@@ -26,59 +26,88 @@ from onnxtile.fusion.lower.lowering import (
     NotLowered,
     Operand,
     Replacement,
+    Setting,
     settings,
 )
 
 
-class UnaryIsland(IslandLowering):
-    """QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool ... of onnxruntime's docs/ContribOperators.md."""
+class StoredIsland(IslandLowering):
+    """QLinearSigmoid, QLinearAdd, QLinearAveragePool, QLinearWhere ... of onnxruntime's docs/ContribOperators.md.
 
-    def __init__(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
+    `operator` has the `attributes`, and takes `count` operands.
+    """
+
+    def __init__(self, name: str, operator: str, *attributes: str, count: int = 1) -> None:
         self.name = name
-        self._attributes = attributes
+        self._operator = operator
+        self._attributes = frozenset(attributes)
+        self._count = count
 
     def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator of onnxruntime of that name."""
-        x, result = island.stored(0), island.result
-        require_alike(x.rule, result)
+        """Return the operator of onnxruntime."""
+        if len(island.steps[0].sources) != self._count:
+            raise NotLowered(f"{self._operator} takes {self._count} operands")
         given = settings(island.first)
         unknown = sorted(given.keys() - self._attributes)
         if unknown:
-            raise NotLowered(f"QLinear{self.name} has no attribute {unknown[0]}")
-        if self.name == "Softmax":
-            if 1.0 / result.number + result.zero > limits(result.dtype)[1] + 1:
-                raise NotLowered("its result is stored up to less than 1, and QLinearSoftmax does not saturate")
-            opset = island.site.function.opset_imports.get("", 1)
-            given = {"axis": 1 if opset < 13 else -1, **given, "opset": opset}
-            if x.dims is not None and x.dims[-1] == 1:
-                raise NotLowered("its softmax is of one element, of which QLinearSoftmax makes 0")
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinear{self.name}", given))
+            raise NotLowered(f"{self._operator} has no attribute {unknown[0]}")
+        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::{self._operator}", self.attributes(island, given)))
+
+    def attributes(self, island: IslandSite, given: dict[str, Setting]) -> dict[str, Setting]:  # noqa: ARG002 - of others
+        """Return the attributes of the operator from those of the first operator of the island. Raises NotLowered."""
+        return given
 
 
-_POOLING = frozenset({"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"})
+class SoftmaxIsland(StoredIsland):
+    """QLinearSoftmax, which says the opset by which it reads its axis."""
 
-AVERAGE_POOL = UnaryIsland("AveragePool", _POOLING)
-GLOBAL_AVERAGE_POOL = UnaryIsland("GlobalAveragePool")
-LEAKY_RELU = UnaryIsland("LeakyRelu", frozenset({"alpha"}))
-SIGMOID = UnaryIsland("Sigmoid")
-SOFTMAX = UnaryIsland("Softmax", frozenset({"axis"}))
+    def attributes(self, island: IslandSite, given: dict[str, Setting]) -> dict[str, Setting]:
+        """Return the axis and the opset."""
+        x, result = island.stored(0), island.result
+        if 1.0 / result.number + result.zero > limits(result.dtype)[1] + 1:
+            raise NotLowered("its result is stored up to less than 1, and QLinearSoftmax does not saturate")
+        if x.dims is not None and x.dims[-1] == 1:
+            raise NotLowered("its softmax is of one element, of which QLinearSoftmax makes 0")
+        opset = island.site.function.opset_imports.get("", 1)
+        return {"axis": 1 if opset < 13 else -1, **given, "opset": opset}
 
 
-# A sum, a difference or a product of two stored tensors, element by element.
-
-
-class BinaryIsland(IslandLowering):
-    """QLinearAdd and QLinearMul of onnxruntime's docs/ContribOperators.md."""
-
-    def __init__(self, name: str, operator: str) -> None:
-        self.name = name
-        self._operator = operator
+class ReduceMeanIsland(StoredIsland):
+    """QLinearGlobalAveragePool, where the mean is taken over all axes after the channels."""
 
     def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator of onnxruntime of that name."""
-        if len(island.steps[0].sources) != 2:
-            raise NotLowered(f"{self._operator} takes two operands")
+        """Return QLinearGlobalAveragePool."""
+        axes, rank = _axes(island), len(island.stored(0).dims or ())
+        spatial = rank >= 3 and sorted(axis % rank for axis in axes) == list(range(2, rank))
+        if not spatial or not island.first.attributes.get_int("keepdims", 1):
+            raise NotLowered("its mean is not over all axes after the channels, which stay as axes of length 1")
         return clamped(island, on_stored(island, f"{ORT_DOMAIN}::{self._operator}"))
+
+
+def _axes(island: IslandSite) -> tuple[int, ...]:
+    given = island.first.attributes.get_ints("axes")
+    if given is not None:
+        return tuple(given)
+    source = island.source(1)
+    if not isinstance(source, Argument):
+        raise NotLowered("the axes of its mean are not known")
+    return tuple(int(axis) for axis in elements_of(source, island.site.facts).ravel())
+
+
+ADD = StoredIsland("Add", "QLinearAdd", count=2)
+AVERAGE_POOL = StoredIsland(
+    "AveragePool",
+    "QLinearAveragePool",
+    *("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),
+)
+GLOBAL_AVERAGE_POOL = StoredIsland("GlobalAveragePool", "QLinearGlobalAveragePool")
+LEAKY_RELU = StoredIsland("LeakyRelu", "QLinearLeakyRelu", "alpha")
+MUL = StoredIsland("Mul", "QLinearMul", count=2)
+REDUCE_MEAN = ReduceMeanIsland("ReduceMean", "QLinearGlobalAveragePool")
+SIGMOID = StoredIsland("Sigmoid", "QLinearSigmoid")
+SOFTMAX = SoftmaxIsland("Softmax", "QLinearSoftmax", "axis")
+SUM = StoredIsland("Sum", "QLinearAdd", count=2)
+WHERE = StoredIsland("Where", "QLinearWhere", count=3)
 
 
 class SubIsland(IslandLowering):
@@ -101,10 +130,7 @@ class SubIsland(IslandLowering):
         return clamped(island, complement, NewNode("QLinearAdd", inputs, domain=ORT_DOMAIN), main=1)
 
 
-ADD = BinaryIsland("Add", "QLinearAdd")
-MUL = BinaryIsland("Mul", "QLinearMul")
 SUB = SubIsland()
-SUM = BinaryIsland("Sum", "QLinearAdd")
 
 
 # A stored tensor divided by a number.
@@ -120,7 +146,8 @@ class DivIsland(IslandLowering):
         x, result = island.stored(0), island.result
         require_alike(x.rule, result)
         divisor = real_elements(island, island.source(1))
-        if divisor.size != 1 or not np.isfinite(divisor).all() or not divisor.all() or divisor.ndim > _rank(island):
+        is_number = divisor.size == 1 and divisor.ndim <= len(x.dims or ())
+        if not is_number or not np.isfinite(divisor).all() or not divisor.all():
             raise NotLowered("it is not divided by one constant number")
         reciprocal = np.float32(1.0) / divisor.astype(np.float32).reshape(())
         if reciprocal < 0:
@@ -133,11 +160,6 @@ class DivIsland(IslandLowering):
         )
         inputs = (*stored_triple(x), *factor, *scale_pair(result))
         return clamped(island, NewNode("QLinearMul", inputs, domain=ORT_DOMAIN))
-
-
-def _rank(island: IslandSite) -> int:
-    dims = island.stored(0).dims
-    return 0 if dims is None else len(dims)
 
 
 DIV = DivIsland()
@@ -176,57 +198,3 @@ def _one_element(number: float, dtype: ir.DataType) -> tuple[Operand, Operand, O
 
 
 HARD_SIGMOID = HardSigmoidIsland()
-
-
-# A choice between two stored tensors.
-
-
-class WhereIsland(IslandLowering):
-    """QLinearWhere of onnxruntime's docs/ContribOperators.md."""
-
-    name = "Where"
-
-    def to_ort(self, island: IslandSite) -> Replacement:
-        """Return QLinearWhere."""
-        condition = island.source(0)
-        if not isinstance(condition, Argument) or condition.value is None:
-            raise NotLowered("its condition is computed in it")
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearWhere"))
-
-
-WHERE = WhereIsland()
-
-
-# The mean of each channel of a stored tensor.
-
-
-class ReduceMeanIsland(IslandLowering):
-    """QLinearGlobalAveragePool of onnxruntime's docs/ContribOperators.md, where the mean is taken over all axes after the channels."""
-
-    name = "ReduceMean"
-
-    def to_ort(self, island: IslandSite) -> Replacement:
-        """Return QLinearGlobalAveragePool."""
-        x, node = island.stored(0), island.first
-        require_alike(x.rule, island.result)
-        axes, rank = _axes(island), len(x.dims or ())
-        if (
-            rank < 3
-            or sorted(axis % rank for axis in axes) != list(range(2, rank))
-            or not node.attributes.get_int("keepdims", 1)
-        ):
-            raise NotLowered("its mean is not over all axes after the channels, which stay as axes of length 1")
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearGlobalAveragePool"))
-
-
-def _axes(island: IslandSite) -> tuple[int, ...]:
-    given = island.first.attributes.get_ints("axes")
-    if given is not None:
-        return tuple(given)
-    source = island.source(1)
-    if not isinstance(source, Argument):
-        raise NotLowered("the axes of its mean are not known")
-    return tuple(int(axis) for axis in elements_of(source, island.site).ravel())
-
-
-REDUCE_MEAN = ReduceMeanIsland()

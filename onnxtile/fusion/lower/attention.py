@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -14,15 +15,17 @@ from onnxtile.fusion.lower.lowering import (
     HALVES,
     Argument,
     CallSite,
-    FactsTable,
     Literal,
+    LoweringFacts,
     Made,
     NewNode,
     NotLowered,
     Operand,
+    held,
     known_dims,
     known_dtype,
     may_equal,
+    operand_of,
     require_type,
     shown,
 )
@@ -51,21 +54,16 @@ _ABSORBS = -1e30
 
 
 @dataclass(frozen=True)
-class MaskChoice:
-    """Scores where `condition` is `keep`, else `fill`."""
-
-    condition: Poly
-    keep: bool
-    fill: float
-
-
-@dataclass(frozen=True)
 class Mask:
     """What is added to the scores; with `keep`, a condition that is made into such: 0 where it is `keep`, else `fill`."""
 
     argument: Argument
     keep: bool | None = None
     fill: float = 0.0
+
+
+MaskChoice: TypeAlias = tuple[Poly, bool, float]
+"""A condition, and whether scores stay where it holds; the others become a number."""
 
 
 def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
@@ -79,7 +77,7 @@ def chosen(scores: Atom) -> tuple[Poly, MaskChoice]:
     assert number is not None
     if not number < _ABSORBS:
         raise NotLowered(f"scores that are masked become {number:g}, which is not low enough to leave nothing of them")
-    return (a if keep else b), MaskChoice(condition, keep, number)
+    return (a if keep else b), (condition, keep, number)
 
 
 def unguarded(weights: Poly) -> tuple[Poly, bool]:
@@ -131,26 +129,16 @@ def _asks_infinite(condition: Poly) -> bool:
     return base[0] == "IsInf" or any(_asks_infinite(part) for part in operands(base))
 
 
-def hides_a_row(masks: tuple[Mask, ...], facts: FactsTable | None) -> bool:
-    """Tell whether it is known that a row has no score left: the masks are constant, and so they say."""
-    known = facts is not None and bool(masks) and all(mask.argument.constant for mask in masks)
-    return known and not hides_no_row(masks, facts)
-
-
-def hides_no_row(masks: tuple[Mask, ...], facts: FactsTable | None) -> bool:
-    """Tell whether it is known that of each row at least one score is left: the masks are constant, and so they say."""
-    if not all(mask.argument.constant for mask in masks) or facts is None:
-        return not masks
+def hides_a_row(masks: tuple[Mask, ...], facts: LoweringFacts) -> bool | None:
+    """Tell whether the masks leave no score of some row; None where they are not constant."""
+    if not all(mask.argument.constant for mask in masks):
+        return None
     total: Array = np.zeros(())
     for mask in masks:
-        argument = mask.argument
-        array = (
-            argument.array if argument.value is None or argument.array is not None else facts.elements(argument.value)
-        )
-        assert array is not None
+        array = facts.elements_of(mask.argument, "its mask is no constant")
         added = array.astype(np.float64) if mask.keep is None else np.where(array == mask.keep, 0.0, mask.fill)
         total = total + added
-    return bool((total > -math.inf).any(-1).all()) and not np.isnan(total).any()
+    return bool(masks) and not ((total > -math.inf).any(-1).all() and not np.isnan(total).any())
 
 
 SWAPPED = (0, 2, 1, 3)
@@ -242,7 +230,7 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
         _shapes(q, k, _tensor(site, v, "V"), masks, scale),
         widened=widened,
         guarded=guarded,
-        may_hide_rows=guarded and not hides_no_row(masks, site.facts),
+        may_hide_rows=guarded and hides_a_row(masks, site.facts) is not False,
         turned=transposed_weights is not None,
     )
     if q.is_flat and heads.may_hide_rows:
@@ -369,28 +357,24 @@ def _mask(site: CallSite, monomial: Monomial, coefficient: float) -> Mask:
         raise NotLowered("what is added to the scores is no mask alone")
     base = next(iter(monomial))[0]
     if base[0] == "constant":
-        return Mask(_held(base))
+        return Mask(held(array_of(base)))
     return Mask(_argument(site, frozenset({(monomial, coefficient)}), "the mask"))
 
 
-def _held(base: Atom) -> Argument:
-    array = array_of(base)
-    return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
-
-
 def _condition(site: CallSite, choice: MaskChoice) -> Mask:
-    base, keep = atom_of(choice.condition), choice.keep
+    condition, keep, fill = choice
+    base = atom_of(condition)
     while base is not None and base[0] in {"Not", "Cast"}:
         keep = keep != (base[0] == "Not")
         base = atom_of(next(operands(base)))
     if base is not None and base[0] == "constant":
-        return Mask(_held(base), keep, choice.fill)
+        return Mask(held(array_of(base)), keep, fill)
     if base is None or base[0] != "input":
         raise NotLowered("the condition by which scores are chosen is computed in it")
     argument = site.arguments[int(str(base[1]))]
     if argument.dtype != ir.DataType.BOOL or argument.value is None:
         raise NotLowered("the condition by which scores are chosen is no input of booleans")
-    return Mask(argument, keep, choice.fill)
+    return Mask(argument, keep, fill)
 
 
 def _shapes(q: HeadTensor, k: HeadTensor, v: HeadTensor, masks: tuple[Mask, ...], scale: float) -> Heads:
@@ -478,7 +462,7 @@ class NewNodes:
         return operand
 
     def _added(self, mask: Mask, dtype: ir.DataType) -> Operand:
-        elements = mask.argument.value if mask.argument.value is not None else literal_of(mask.argument, "mask")
+        elements = operand_of(mask.argument, "mask")
         if mask.keep is None:
             return elements
         fill = max(mask.fill, lowest_numbers(dtype)[1]) if np.isfinite(mask.fill) else mask.fill
@@ -517,20 +501,9 @@ class NewNodes:
         Where a Reshape has just split the last axis so, what it split.
         """
         producer = operand.producer() if isinstance(operand, ir.Value) else None
-        if producer is not None and producer.op_type == "Reshape" and not producer.domain and site.facts is not None:
+        if producer is not None and producer.op_type == "Reshape" and not producer.domain:
             source = producer.inputs[0]
             assert source is not None
-            if known_dims_or(site.facts.argument(source)) == (*dims, heads * size) and None not in dims:
+            if site.facts.argument(source).dims == (*dims, heads * size) and None not in dims:
                 return source
         return self.reshaped(operand, 0, 0, heads * size)
-
-
-def literal_of(argument: Argument, hint: str) -> Literal:
-    """Return a constant of the function's own as one of the graph."""
-    assert argument.array is not None and argument.dtype is not None
-    return Literal(argument.array, argument.dtype, hint)
-
-
-def known_dims_or(argument: Argument) -> Dims:
-    """Return the dimensions, none where the rank is unknown."""
-    return argument.dims or ()

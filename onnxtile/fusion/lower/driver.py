@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from itertools import chain, count
 from types import MappingProxyType
 
 import numpy as np
@@ -13,25 +14,23 @@ import onnx_ir as ir
 
 from onnxtile.fusion.edge_rows import SiteRuns
 from onnxtile.fusion.fuse import PatternResult, fuse
-from onnxtile.fusion.lower.facts import LoweringFacts
-from onnxtile.fusion.lower.island_lowering import STANDARD, IslandLowering, read_island
+from onnxtile.fusion.lower.island_lowering import IslandLowering, read_island
 from onnxtile.fusion.lower.lowering import (
     Argument,
     CallSite,
-    FactsTable,
     Literal,
     Lowering,
+    LoweringFacts,
     Made,
     NewNode,
     NotLowered,
     Operand,
     Replacement,
-    Setting,
     Target,
 )
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite
 from onnxtile.fusion.pattern import Pattern
-from onnxtile.fusion.record import dumps, fused_calls, past_of
+from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, called_functions
 from onnxtile.model import keys
@@ -41,6 +40,7 @@ from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, node_id
+from onnxtile.operators.node_view import operator_name
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
@@ -101,11 +101,6 @@ class PlugIns:
         return plug_in.to_ort(island) if self.target is Target.ORT else plug_in.to_onnx(island)
 
 
-def operator_name(node: ir.Node) -> str:
-    """Return the name of an operator: with its domain before it and two colons where that is not the standard's."""
-    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
-
-
 # Decides, without a change to the model, which calls are lowered, which are opened for the meta-ops in them, and which stay.
 
 
@@ -148,7 +143,7 @@ class Decider:
     def __init__(
         self,
         model: ir.Model,
-        facts: FactsTable,
+        facts: LoweringFacts,
         plug_ins: PlugIns,
         unfit: Mapping[str, str],
     ) -> None:
@@ -235,12 +230,11 @@ class Emitter:
     """Replaces calls in one model; names of new nodes and values are free ones."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._names: set[str | None] = set()
-        for graph in model.graphs():
-            self._names.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
-            for node in graph:
-                self._names.add(node.name)
-                self._names.update(value.name for value in node.outputs)
+        graphs = list(model.graphs())
+        self._names: set[str | None] = {
+            item.name for graph in graphs for item in (*graph.inputs, *graph.initializers.values(), *graph)
+        }
+        self._names |= {value.name for graph in graphs for node in graph for value in node.outputs}
         self._literals: dict[Hashable, ir.Value] = {}
         self._written: dict[Hashable, ir.Node] = {}
         self._loose: dict[ir.Value, None] = {}
@@ -283,14 +277,16 @@ class Emitter:
             node.metadata_props.update(module_note(path, node.name or ""))
         graph.insert_before(call, fresh)
         for old, output in zip(call.outputs, proof.outputs, strict=True):
-            self._replaced[old] = nodes[output.step].outputs[output.output]
-            _hand_over(old, nodes[output.step].outputs[output.output])
-        kept = {nodes[output.step].outputs[output.output] for output in proof.outputs}
+            self._replaced[old] = new = nodes[output.step].outputs[output.output]
+            known_name = old.name
+            hand_on(old, new)
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            old.name, new.name = None, known_name
+        kept = {self._replaced[old] for old in call.outputs}
         for node in fresh:
             for i, value in enumerate(node.outputs):
-                if value.name != "" and value not in kept:
+                if value not in kept:
                     value.name = self._free(f"{node.name}_output_{i}")
-        self._names.update(value.name for value in kept)
         self._loose.update(dict.fromkeys(value for value in call.inputs if value is not None))
         graph.remove(call, safe=True)
         return nodes
@@ -316,7 +312,7 @@ class Emitter:
         key = (graph, step.domain, step.op, tuple(operands), repr(sorted(step.attributes.items())))
         if shared and key in self._written:
             return self._written[key]
-        node = ir.Node(step.domain, step.op, operands, attributes(step), outputs=step.values(), name=name)
+        node = made_node(step, operands, name)
         if shared:
             self._written[key] = node
         return node
@@ -334,12 +330,9 @@ class Emitter:
         return self._literals[key]
 
     def _free(self, name: str) -> str:
-        candidate, count = name, 1
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate
+        free = next(n for n in chain([name], (f"{name}_{number}" for number in count(2))) if n not in self._names)
+        self._names.add(free)
+        return free
 
 
 def literal_value(literal: Literal, name: str) -> ir.Value:
@@ -350,27 +343,11 @@ def literal_value(literal: Literal, name: str) -> ir.Value:
     )
 
 
-def attributes(step: NewNode) -> list[ir.Attr]:
-    """Return the attributes of the node that `step` is."""
-    return [_attribute(name, setting) for name, setting in step.attributes.items()]
-
-
-def _attribute(name: str, setting: Setting) -> ir.Attr:
-    if isinstance(setting, str):
-        return ir.AttrString(name, setting)
-    if isinstance(setting, float):
-        return ir.AttrFloat32(name, setting)
-    return ir.AttrInt64(name, setting) if isinstance(setting, int) else ir.AttrInt64s(name, setting)
-
-
-def _hand_over(old: ir.Value, new: ir.Value) -> None:
-    """Let `new` take the place of `old`: its readers, its name, and what is known of it."""
-    name = old.name
-    new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
-    new.metadata_props.update(old.metadata_props)
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
+def made_node(step: NewNode, operands: Sequence[ir.Value | None], name: str | None = None) -> ir.Node:
+    """Return the node that `step` is."""
+    attributes = ir.convenience.convert_attributes(step.attributes)
+    outputs = [ir.Value() for _ in range(step.outputs)]
+    return ir.Node(step.domain, step.op, operands, attributes, outputs=outputs, name=name)
 
 
 # Cuts out each different site of a lowering: the call as it was, and the operators it became, as two models.
@@ -398,7 +375,7 @@ class SitePair:
 class Evidence:
     """Collects the parts of a lowering, equal ones once."""
 
-    def __init__(self, model: ir.Model, facts: FactsTable) -> None:
+    def __init__(self, model: ir.Model, facts: LoweringFacts) -> None:
         self._cut = Submodels(model)
         self._facts = facts
         self._parts: dict[object, SitePair] = {}
@@ -453,10 +430,10 @@ class Evidence:
                     operands.append(body[operand.step].outputs[operand.output])
                 else:
                     operands.append(None if operand is None else copies[operand])
-            values = step.values()
-            for i, value in enumerate(values):
-                value.name = value.name if value.name == "" else f"step {len(body)} {i}"
-            body.append(ir.Node(step.domain, step.op, operands, attributes(step), outputs=values))
+            node = made_node(step, operands)
+            for i, value in enumerate(node.outputs):
+                value.name = f"step {len(body)} {i}"
+            body.append(node)
         outputs = [body[output.step].outputs[output.output] for output in proof.outputs]
         for value, old in zip(outputs, call.outputs, strict=True):
             value.name = old.name
@@ -678,7 +655,7 @@ class LoweredSites:
         self._verdicts: dict[object, SiteVerdict] = {}
 
     def check(
-        self, parts: Collection[SitePair], facts: FactsTable, progress: Progress = silent
+        self, parts: Collection[SitePair], facts: LoweringFacts, progress: Progress = silent
     ) -> tuple[SiteVerdict, ...]:
         """Run each part as it was and as it is, on random inputs and edge rows, constants as they are, and compare the outputs.
 
@@ -689,14 +666,14 @@ class LoweredSites:
         different = counted(parts, "verifying each different lowered site", progress)
         return tuple(self._verdict(part, facts) for part in different)
 
-    def _verdict(self, part: SitePair, facts: FactsTable) -> SiteVerdict:
+    def _verdict(self, part: SitePair, facts: LoweringFacts) -> SiteVerdict:
         if part.key not in self._verdicts:
             # A seed of its own for each part: what is drawn does not depend on the parts before.
             self._verdicts[part.key] = _check(part, facts, np.random.default_rng(0))
         return replace(self._verdicts[part.key], call=part.call, also=len(part.same))
 
 
-def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) -> SiteVerdict:
+def _check(part: SitePair, facts: LoweringFacts, generator: np.random.Generator) -> SiteVerdict:
     try:
         feeds, varied, guessed = _feeds(part, facts, generator)
     except _Skipped as reason:
@@ -711,7 +688,7 @@ def _check(part: SitePair, facts: FactsTable, generator: np.random.Generator) ->
 
 
 def _feeds(
-    part: SitePair, facts: FactsTable, generator: np.random.Generator
+    part: SitePair, facts: LoweringFacts, generator: np.random.Generator
 ) -> tuple[dict[str, Array], list[str], str]:
     """Return an array for each input of a part, the names of those drawn at random, and that of one among them that may be a shape."""
     shapes = _computed_shapes(part.before, facts)
@@ -759,7 +736,7 @@ def _narrow_verdict(part: SitePair, feeds: Mapping[str, Array], varied: list[str
     return verdict
 
 
-def _computed_shapes(model: ir.Model, facts: FactsTable) -> dict[str, Array]:
+def _computed_shapes(model: ir.Model, facts: LoweringFacts) -> dict[str, Array]:
     """Return, by name, the shapes that the Reshapes of `model` are given, as far as the shapes of their results are known."""
     shapes = {}
     for node in model.graph:

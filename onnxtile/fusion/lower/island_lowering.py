@@ -20,6 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     Argument,
     CallSite,
     Literal,
+    LoweringFacts,
     Made,
     NewNode,
     NotLowered,
@@ -31,6 +32,7 @@ from onnxtile.fusion.lower.lowering import (
     operand_of,
 )
 from onnxtile.model import keys
+from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.operators.row import FloatMeaning
@@ -106,7 +108,7 @@ class StoredTensor:
 
     argument: Argument
     rule: QuantisationRule
-    facts: CallSite = field(repr=False)
+    facts: LoweringFacts = field(repr=False)
     array: Array | None = field(default=None, repr=False)
 
     @property
@@ -139,13 +141,9 @@ class StoredTensor:
         return self.array if self.array is not None else elements_of(self.argument, self.facts)
 
 
-def elements_of(argument: Argument, site: CallSite) -> Array:
+def elements_of(argument: Argument, facts: LoweringFacts) -> Array:
     """Return the elements of a constant. Raises NotLowered."""
-    if argument.array is not None:
-        return argument.array
-    if not argument.constant or argument.value is None or site.facts is None:
-        raise NotLowered("an operand that must be constant is not")
-    return site.facts.elements(argument.value)
+    return facts.elements_of(argument, "an operand that must be constant is not")
 
 
 IslandOperand: TypeAlias = "StoredTensor | Argument | IslandOutput | None"
@@ -202,7 +200,10 @@ class IslandSite:
     def without(self, number: int) -> IslandSite:
         """Return the island without the step at `number`, whose readers read what is made before it."""
         steps = [
-            replace(step, sources=tuple(_before(source, number) for source in step.sources)) for step in self.steps
+            replace(
+                step, sources=tuple(_earlier(s, number) if isinstance(s, IslandOutput) else s for s in step.sources)
+            )
+            for step in self.steps
         ]
         results = tuple((_earlier(output, number), rule) for output, rule in self.results)
         return IslandSite(self.site, (*steps[:number], *steps[number + 1 :]), results)
@@ -220,16 +221,11 @@ class IslandSite:
         return sources[index] if index < len(sources) else None
 
 
-def _before(source: IslandOperand, number: int) -> IslandOperand:
-    return _earlier(source, number) if isinstance(source, IslandOutput) else source
-
-
 def _earlier(output: IslandOutput, number: int) -> IslandOutput:
-    return (
-        IslandOutput(output.step - 1, 0 if output.step == number else output.output)
-        if output.step >= number
-        else output
-    )
+    """Return an output as it is without the step at `number`."""
+    if output.step < number:
+        return output
+    return IslandOutput(output.step - 1, 0 if output.step == number else output.output)
 
 
 class IslandLowering(ABC):
@@ -253,8 +249,7 @@ class IslandLowering(ABC):
 def read_island(site: CallSite) -> IslandSite:
     """Return what the body of an island computes. Raises NotLowered where it is not read."""
     reader = _IslandReader(site)
-    known = dict(zip(site.function.inputs, site.arguments, strict=True))
-    outputs = reader.read(site.function, dict(known))
+    outputs = reader.read(site.function, dict(zip(site.function.inputs, site.arguments, strict=True)))
     results = tuple(reader.result(output) for output in outputs)
     if not reader.steps:
         raise NotLowered("it only requantises")
@@ -282,11 +277,9 @@ class _IslandReader:
     ) -> list[IslandOperand | _Requantised]:
         """Note what `function` computes of the sources `known`; return what its outputs are."""
         values: _IslandValues = {None: None}
-        for value, source in known.items():
-            values[value] = source
+        values.update(known.items())
         for node in function:
-            for value, result in zip(node.outputs, self._results(node, values), strict=False):
-                values[value] = result
+            values.update(zip(node.outputs, self._results(node, values), strict=False))
         return [values[value] for value in function.outputs]
 
     def result(self, output: IslandOperand | _Requantised) -> tuple[IslandOutput, QuantisationRule | None]:
@@ -297,7 +290,7 @@ class _IslandReader:
 
     def _results(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
         if node.op_type == "Constant" and node.domain in STANDARD:
-            return [held(node)]
+            return [held(constant_array(node))]
         read = [values[value] for value in node.inputs]
         if dequantises(node):
             return [self._stored(node, read)]
@@ -316,7 +309,7 @@ class _IslandReader:
     def _stored(self, node: ir.Node, read: Sequence[IslandOperand | _Requantised]) -> StoredTensor:
         if not isinstance(read[0], Argument):
             raise NotLowered("a tensor is quantised inside it")
-        return StoredTensor(read[0], self._rule(node, read), self._site)
+        return StoredTensor(read[0], self._rule(node, read), self._site.facts)
 
     def _rule(self, node: ir.Node, read: Sequence[IslandOperand | _Requantised]) -> QuantisationRule:
         scale, zero = read[1], read[2] if len(read) > 2 else None
@@ -335,7 +328,7 @@ class _IslandReader:
         return QuantisationRule(dtype, operand_of(scale), operand_of(zero), scales, zeros, axis, block)
 
     def _elements(self, argument: Argument) -> Array | None:
-        return elements_of(argument, self._site) if argument.constant or argument.array is not None else None
+        return elements_of(argument, self._site.facts) if argument.constant or argument.array is not None else None
 
 
 def _plain(source: IslandOperand | _Requantised) -> IslandOperand:
@@ -477,7 +470,7 @@ def _clip(island: IslandSite, step: IslandStep) -> tuple[float, float]:
 def real_elements(island: IslandSite, source: IslandOperand) -> Array:
     """Return the floats that a constant operand stands for. Raises NotLowered where it is not constant."""
     if isinstance(source, Argument):
-        return elements_of(source, island.site)
+        return elements_of(source, island.site.facts)
     if not isinstance(source, StoredTensor):
         raise NotLowered("an operand that must be constant is computed")
     rule, stored = source.rule, source.elements().astype(np.float32)
@@ -486,11 +479,7 @@ def real_elements(island: IslandSite, source: IslandOperand) -> Array:
     shape = [1] * stored.ndim
     if rule.scales.size > 1:
         shape[rule.axis % stored.ndim] = rule.scales.size
-    dequantised: Array = (
-        (stored - rule.zeros.reshape(shape)) * rule.scales.reshape(shape)
-        if stored.ndim
-        else ((stored - rule.zeros.ravel()[0]) * rule.scales.ravel()[0])
-    )
+    dequantised: Array = (stored - rule.zeros.reshape(shape)) * rule.scales.reshape(shape)
     return dequantised
 
 

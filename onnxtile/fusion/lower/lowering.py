@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import Enum
 from functools import cached_property
@@ -21,8 +22,10 @@ from onnxtile.fusion.lower.terms import (
     constant,
     variable,
 )
-from onnxtile.model.constants import constant_array
+from onnxtile.model.constants import Constants, constant_array
 from onnxtile.model.known import Dim, Dims
+from onnxtile.shapes.propagation import Propagation
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
@@ -90,10 +93,6 @@ class NewNode:
     since: int = 1
     outputs: int = 1
 
-    def values(self) -> list[ir.Value]:
-        """Return new values for the outputs."""
-        return [ir.Value() for _ in range(self.outputs)]
-
 
 @dataclass(frozen=True)
 class Replacement:
@@ -157,7 +156,20 @@ class CallSite:
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
     functions: Mapping[ir.OperatorIdentifier, ir.Function] = field(repr=False)
-    facts: FactsTable | None = field(default=None, repr=False)
+    facts: LoweringFacts = field(repr=False)
+
+    @cached_property
+    def known(self) -> dict[ir.Value, Argument]:
+        """What is known of the inputs of the function, and of the results of its Constants."""
+        known = dict(zip(self.function.inputs, self.arguments, strict=True))
+        return known | {
+            node.outputs[0]: held(constant_array(node)) for node in self.function if node.op_type == "Constant"
+        }
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """The nodes of the function that are no constants."""
+        return [node for node in self.function if node.op_type != "Constant"]
 
     @cached_property
     def forms(self) -> list[Poly]:
@@ -197,16 +209,66 @@ class CallSite:
         return max((PRECISION[d] for d in dtypes if d is not None), default=PRECISION[ir.DataType.DOUBLE])
 
 
-class FactsTable(ABC):
-    """What a plug-in may ask about values around the call."""
+_MOST_ELEMENTS = 16
+"""Constants of no more elements than this are looked into: numbers, axes."""
 
-    @abstractmethod
+
+class LoweringFacts:
+    """What is known of the values of a model, by name: fused and opened, a model keeps the names of what it was."""
+
+    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._constants = Constants(model)
+        self._model = model
+        self._values: dict[str, ir.Value | None] = {}
+        for graph in model.graphs():
+            results = (value for node in graph for value in node.outputs if value.name)
+            for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)):
+                # A name that two graphs use identifies no value.
+                self._values[value.name or ""] = None if value.name in self._values else value
+
     def argument(self, value: ir.Value) -> Argument:
-        """Return the facts known of `value`."""
+        """Return the type and shape of a value of the fused model."""
+        known = self._values.get(value.name or "")
+        if known is None:
+            return Argument(value, value.dtype, None)
+        constant, dims, dtype = known in self._constants, self._shapes.dims(known), self._shapes.dtype(known)
+        if constant and known.const_value is not None:
+            dims = tuple(known.const_value.shape.numpy()) if dims is None else dims
+            dtype = dtype or known.const_value.dtype
+        is_small = dims is not None and _count(dims) <= _MOST_ELEMENTS
+        if constant and is_small:
+            return Argument(value, dtype, dims, self._constants.array(known), constant)
+        computed = self._computed.number(known) if dtype is not None and (is_small or dims is None) else None
+        array = None if computed is None or dtype is None else computed.astype(dtype.numpy())
+        return Argument(value, dtype, dims, array, constant)
 
-    @abstractmethod
+    @cached_property
+    def _computed(self) -> Propagation:
+        """The numbers that the model computes from shapes: the root of a head's size, the place where a vector is halved.
+
+        They are no constants, for a shape may be any; where the sizes they come from are known, so are they.
+        """
+        return self._shapes.carried_on(self._model)
+
     def elements(self, value: ir.Value) -> Array:
         """Return the elements of a constant. Raises KeyError where it is none."""
+        known = self._values.get(value.name or "")
+        if known is None:
+            raise KeyError(value.name)
+        return self._constants.array(known)
+
+    def elements_of(self, argument: Argument, refusal: str) -> Array:
+        """Return the elements of a constant argument. Raises NotLowered with the `refusal` where it is none."""
+        if argument.array is not None:
+            return argument.array
+        if not argument.constant or argument.value is None:
+            raise NotLowered(refusal)
+        return self.elements(argument.value)
+
+
+def _count(dims: Iterable[object]) -> int:
+    return math.prod(dim if isinstance(dim, int) else _MOST_ELEMENTS + 1 for dim in dims)
 
 
 def _form(index: int, argument: Argument) -> Poly:
@@ -259,17 +321,16 @@ def may_equal(a: Dim, b: Dim) -> bool:
     return a == b or not isinstance(a, int) or not isinstance(b, int)
 
 
-def held(node: ir.Node) -> Argument:
-    """Return what is known of the result of a Constant in the body of a call."""
-    array = constant_array(node)
+def held(array: Array) -> Argument:
+    """Return what is known of a constant in the body of a call."""
     return Argument(None, ir.DataType.from_numpy(array.dtype), array.shape, array, constant=True)
 
 
-def operand_of(argument: Argument | None) -> Operand:
+def operand_of(argument: Argument | None, hint: str = "constant") -> Operand:
     """Return an argument as an operand of a new node: its value, or what a Constant in the body holds."""
     if argument is None or argument.value is not None or argument.array is None:
         return None if argument is None else argument.value
-    return Literal(argument.array, known_dtype(argument), "constant")
+    return Literal(argument.array, known_dtype(argument), hint)
 
 
 def _name(argument: Argument) -> str:
@@ -311,14 +372,9 @@ def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replaceme
     Raises NotLowered where an attribute is a graph or a tensor, or an operator is not in `since`.
     """
     operands: dict[ir.Value | None, Operand] = {None: None}
-    for value, argument in zip(site.function.inputs, site.arguments, strict=True):
-        operands[value] = argument.value
+    operands.update((value, operand_of(argument)) for value, argument in site.known.items())
     steps: list[NewNode] = []
-    for node in site.function:
-        if node.op_type == "Constant":
-            array = constant_array(node)
-            operands[node.outputs[0]] = Literal(array, ir.DataType.from_numpy(array.dtype), "constant")
-            continue
+    for node in site.nodes:
         if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
             raise NotLowered(f"its body contains {node.op_type}")
         inputs = tuple(operands[value] for value in node.inputs)

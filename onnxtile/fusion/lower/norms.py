@@ -18,8 +18,8 @@ from onnxtile.fusion.lower.lowering import (
     HALVES,
     Argument,
     CallSite,
-    FactsTable,
     Literal,
+    LoweringFacts,
     NewNode,
     NotLowered,
     Operand,
@@ -47,7 +47,6 @@ from onnxtile.fusion.lower.terms import (
     total,
     variable,
 )
-from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -66,32 +65,21 @@ def only_axis(form: Poly, reduction: str) -> int:
     return int(axes[0])
 
 
-def vector_along(what: str, constant: Argument | Literal, axis: int, rank: int, facts: FactsTable | None) -> Literal:
+def vector_along(what: str, constant: Argument | Literal, axis: int, rank: int, facts: LoweringFacts) -> Literal:
     """Return a constant that is the same along all axes of a value of `rank` but `axis` as the vector that it is.
 
     Raises NotLowered where it is no constant, or not the same.
     """
-    array, dtype = (
-        elements_of(what, constant, facts),
-        known_dtype(constant) if isinstance(constant, Argument) else constant.dtype,
-    )
+    if isinstance(constant, Literal):
+        array, dtype = constant.array, constant.dtype
+    else:
+        array, dtype = facts.elements_of(constant, f"its {what} is no constant"), known_dtype(constant)
     shape = (*(1,) * (rank - array.ndim), *array.shape)
     if len(shape) != rank or math.prod(shape) != shape[axis]:
         raise NotLowered(
             f"its {what} has the shape {list(array.shape)}, not one element for each place along axis {axis}"
         )
     return Literal(np.ascontiguousarray(array).reshape(-1), dtype, what)
-
-
-def elements_of(what: str, constant: Argument | Literal, facts: FactsTable | None) -> Array:
-    """Return the elements of a constant. Raises NotLowered where it is none."""
-    if isinstance(constant, Literal):
-        return constant.array
-    if constant.array is not None:
-        return constant.array
-    if not constant.constant or constant.value is None or facts is None:
-        raise NotLowered(f"its {what} is no constant")
-    return facts.elements(constant.value)
 
 
 # Means in another form: sums times 1 / n.
@@ -156,30 +144,19 @@ Part: TypeAlias = Argument | Literal | None
 
 
 @dataclass(frozen=True)
-class Norm:
-    """What a site was proved to be: x normalised over the axes from `axis` (below 0) on, times `scale`, plus `bias`.
-
-    The statistics are computed in `stash`, the rest in the element type of x. With `moved`, that axis of x is to be made the last first,
-    and the result's last is to be put back there.
-    """
+class ChannelNorm:
+    """x, of which `groups` groups of channels are normalised over the other axes; `scale` and `bias` have one element a channel."""
 
     x: Argument
-    axis: int
-    epsilon: float
-    scale: Operand
-    bias: Operand
-    stash: ir.DataType
-    moved: int | None = None
-
-
-@dataclass(frozen=True)
-class Spatial:
-    """x, each channel (axis 1) normalised over all axes after it, with one scale and one bias a channel."""
-
-    x: Argument
+    groups: int
     epsilon: float
     scale: Literal
     bias: Literal
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The inputs of an operator that does so."""
+        return value_from(self.x), self.scale, self.bias
 
 
 @dataclass(frozen=True)
@@ -192,7 +169,12 @@ class _SiteNorm:
     epsilon: float
     scale: Part
     bias: Part
-    stash: ir.DataType
+
+    def parts(self, along: int | None, facts: LoweringFacts) -> Iterator[tuple[str, Part]]:
+        """Yield the scale and the bias, as vectors where they lie `along` an axis. Raises NotLowered."""
+        for what, part in (("scale", self.scale), ("bias", self.bias)):
+            is_vector = part is not None and along is not None
+            yield what, vector_along(what, part, along, len(self.dims), facts) if is_vector else part  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -205,20 +187,40 @@ class _NormTerms:
     epsilon: float
 
 
-def proved_norm(site: CallSite, result: Poly, operator: str) -> Norm:
-    """Return the normalisation that `result`, an output of the site, is by the definition of `operator`. Raises NotLowered."""
-    norm = _site_norm(site, _precise(site, result), operator)
-    rank = len(norm.dims)
-    if norm.axes != list(range(rank - len(norm.axes), rank)):
-        return _moved(site, norm)
-    axis = -len(norm.axes)
-    for what, part in (("scale", norm.scale), ("bias", norm.bias)):
-        _require_vector(what, part, norm.dims, axis, known_dtype(norm.x))
-    return Norm(norm.x, axis, norm.epsilon, _operand(norm.scale), _operand(norm.bias), norm.stash)
+def normalised(site: CallSite, operator: str, since: int) -> Replacement:
+    """Return the `operator` that the site is by its definition. Raises NotLowered.
+
+    A normalisation along one axis that is not the last, as convolutions have it, is between transpositions, with constants along that axis.
+    """
+    norm = _site_norm(site, _precise(site), operator)
+    rank, first = len(norm.dims), norm.axes[0]
+    is_last = norm.axes == list(range(first, rank))
+    if not is_last and len(norm.axes) != 1:
+        raise NotLowered(f"it normalises over {_plural(norm.axes)} of {rank}, not over the last")
+    kind, sizes = known_dtype(norm.x), norm.dims[first:] if is_last else norm.dims[first : first + 1]
+    inputs: list[Operand] = []
+    for what, part in norm.parts(None if is_last else first, site.facts):
+        _require_vector(what, part, sizes, kind)
+        if part is not None:
+            inputs.append(part.value if isinstance(part, Argument) else part)
+        elif what == "scale":
+            inputs.append(
+                Literal(np.ones([size for size in sizes if isinstance(size, int)], kind.numpy()), kind, "ones")
+            )
+    settings = {"axis": -len(sizes), "epsilon": norm.epsilon, "stash_type": ir.DataType.FLOAT.value}
+    x = value_from(norm.x)
+    if is_last:
+        return Replacement.one(operator, (x, *inputs), settings, since=since)
+    last = (*(axis for axis in range(rank) if axis != first), first)
+    steps = NewNodes([])
+    result = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
+    back = steps.add(NewNode("Transpose", (result,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
+    return Replacement(tuple(steps.steps), (back,), result.step)
 
 
-def _precise(site: CallSite, result: Poly) -> Poly:
-    """Return `result` as it is computed in float, where only parts of it are: the operator computes the statistics so in any case."""
+def _precise(site: CallSite) -> Poly:
+    """Return the result as it is computed in float, where only parts of it are: the operator computes the statistics so in any case."""
+    result = site.forms[0]
     inside = any(
         base[0] == "Cast"
         for monomial, _ in result
@@ -229,20 +231,7 @@ def _precise(site: CallSite, result: Poly) -> Poly:
     return site.loose_forms[0] if inside and site.is_half and len(site.forms) == 1 else result
 
 
-def _moved(site: CallSite, norm: _SiteNorm) -> Norm:
-    """Return a normalisation along one axis that is not the last, as convolutions have it, with constants along that axis."""
-    rank = len(norm.dims)
-    if len(norm.axes) != 1:
-        raise NotLowered(f"it normalises over {_plural(norm.axes)} of {rank}, not over the last")
-    (axis,) = norm.axes
-    parts = (("scale", norm.scale), ("bias", norm.bias))
-    scale, bias = (None if p is None else vector_along(what, p, axis, rank, site.facts) for what, p in parts)
-    for what, vector in (("scale", scale), ("bias", bias)):
-        _require_vector(what, vector, (norm.dims[axis],), -1, known_dtype(norm.x))
-    return Norm(norm.x, -1, norm.epsilon, scale, bias, norm.stash, axis)
-
-
-def proved_spatial(site: CallSite, operator: str) -> Spatial:
+def proved_channels(site: CallSite, operator: str) -> ChannelNorm:
     """Return the normalisation of each channel over the axes after it that the site is. Raises NotLowered."""
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
@@ -254,11 +243,10 @@ def proved_spatial(site: CallSite, operator: str) -> Spatial:
         )
     kind = known_dtype(norm.x)
     vectors = []
-    for what, part, none in (("scale", norm.scale, np.ones), ("bias", norm.bias, np.zeros)):
-        given = None if part is None else vector_along(what, part, 1, rank, site.facts)
-        vectors.append(given or Literal(none(channels, kind.numpy()), kind, what))
-        _require_vector(what, vectors[-1], (channels,), -1, kind)
-    return Spatial(norm.x, norm.epsilon, *vectors)
+    for (what, part), usual in zip(norm.parts(1, site.facts), (np.ones, np.zeros), strict=True):
+        vectors.append(part if isinstance(part, Literal) else Literal(usual(channels, kind.numpy()), kind, what))
+        _require_vector(what, vectors[-1], (channels,), kind)
+    return ChannelNorm(norm.x, channels, norm.epsilon, *vectors)
 
 
 def _site_norm(site: CallSite, result: Poly, operator: str) -> _SiteNorm:
@@ -267,12 +255,12 @@ def _site_norm(site: CallSite, result: Poly, operator: str) -> _SiteNorm:
     x = site.arguments[parts.x]
     dims = require_shape(site.results[-1], x)
     scale, bias, narrowed = _affine(site, result, parts, operator)
-    x, stash = _source(site, x, parts, narrowed)
+    x = _source(site, x, parts, narrowed)
     require_type(operator, x, FLOATS)
     if known_dtype(x) != site.results[-1].dtype:
         raise NotLowered(f"its input is {known_dtype(x).name.lower()}, its result {site.dtype.name.lower()}")
     axes = sorted(axis % len(dims) for axis in parts.axes)
-    return _SiteNorm(x, dims, axes, parts.epsilon, scale, bias, stash)
+    return _SiteNorm(x, dims, axes, parts.epsilon, scale, bias)
 
 
 def _parts(result: Poly) -> _NormTerms:
@@ -341,19 +329,17 @@ def _candidates(site: CallSite, result: Poly, parts: _NormTerms) -> Iterator[tup
             yield atom(*base), Literal(array, ir.DataType.from_numpy(array.dtype), "constant")  # type: ignore[arg-type]
 
 
-def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> tuple[Argument, ir.DataType]:
-    """Return the value to normalise and the element type of the statistics. A Cast to float around them is what the operator does."""
-    if not narrowed and not parts.widened:
-        return x, ir.DataType.FLOAT
-    if parts.widened:
-        if ir.DataType(parts.widened) != ir.DataType.FLOAT or not narrowed:
-            raise NotLowered("a Cast changes the precision in which it computes")
-        return x, ir.DataType.FLOAT
+def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> Argument:
+    """Return the value to normalise. A Cast to float around the statistics is what the operator does. Raises NotLowered."""
+    if parts.widened and (ir.DataType(parts.widened) != ir.DataType.FLOAT or not narrowed):
+        raise NotLowered("a Cast changes the precision in which it computes")
+    if parts.widened or not narrowed:
+        return x
     # The Cast to float precedes the call.
     producer = x.value.producer() if x.value is not None else None
     if known_dtype(x) != ir.DataType.FLOAT or ir.DataType(narrowed) not in HALVES:
         raise NotLowered("a Cast changes the precision in which it computes")
-    if producer is None or producer.op_type != "Cast" or producer.domain or site.facts is None:
+    if producer is None or producer.op_type != "Cast" or producer.domain:
         raise NotLowered(
             f"its result is cast to {ir.DataType(narrowed).name.lower()}, but its input was computed in float"
         )
@@ -362,157 +348,87 @@ def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> tu
     before = site.facts.argument(source)
     if before.dtype != ir.DataType(narrowed):
         raise NotLowered("its input and its result are cast from and to different element types")
-    return before, ir.DataType.FLOAT
+    return before
 
 
-def _require_vector(what: str, part: Part, dims: Dims, axis: int, dtype: ir.DataType) -> None:
-    """Raise NotLowered unless scale or bias has exactly the normalised axes."""
+def _require_vector(what: str, part: Part, sizes: Dims, dtype: ir.DataType) -> None:
+    """Raise NotLowered unless scale or bias has exactly the `sizes` of the normalised axes."""
     if part is None:
-        if what == "scale" and not all(isinstance(dim, int) for dim in dims[axis:]):
+        if what == "scale" and not all(isinstance(size, int) for size in sizes):
             raise NotLowered("it has no scale, and the length of its axis is not known")
         return
-    shape = part.array.shape if isinstance(part, Literal) else known_dims(part)
-    if tuple(shape) != tuple(dims[axis:]) or not all(isinstance(dim, int) for dim in shape):
-        raise NotLowered(
-            f"its {what} has the shape {shown(tuple(shape))}, the normalised axes are {shown(dims[axis:])}"
-        )
+    shape = tuple(part.array.shape) if isinstance(part, Literal) else known_dims(part)
+    if shape != tuple(sizes) or not all(isinstance(size, int) for size in shape):
+        raise NotLowered(f"its {what} has the shape {shown(shape)}, the normalised axes are {shown(sizes)}")
     if part.dtype != dtype:
         dtype_name = "unknown" if part.dtype is None else part.dtype.name.lower()
         raise NotLowered(f"its {what} is {dtype_name}, its input {dtype.name.lower()}")
 
 
-def _operand(part: Part) -> Operand:
-    return part.value if isinstance(part, Argument) else part
-
-
-def scale_of(norm: Norm) -> Operand:
-    """Return the scale, of ones where the site has none."""
-    if norm.scale is not None:
-        return norm.scale
-    dims = known_dims(norm.x)
-    axes = dims[norm.axis :] if norm.moved is None else (dims[norm.moved],)
-    lengths = [size for size in axes if isinstance(size, int)]
-    dtype = known_dtype(norm.x)
-    return Literal(np.ones(lengths, dtype.numpy()), dtype, "ones")
-
-
-def normalised(norm: Norm, operator: str, inputs: tuple[Operand, ...], *, since: int) -> Replacement:
-    """Return the operator on x and `inputs`, between transpositions where it is not over the last axes."""
-    settings = {"axis": norm.axis, "epsilon": norm.epsilon, "stash_type": norm.stash.value}
-    x: Operand = value_from(norm.x)
-    if norm.moved is None:
-        return Replacement.one(operator, (x, *inputs), settings, since=since)
-    rank = len(known_dims(norm.x))
-    last = (*(axis for axis in range(rank) if axis != norm.moved), norm.moved)
-    steps = NewNodes([])
-    result = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
-    back = steps.add(NewNode("Transpose", (result,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
-    return Replacement(tuple(steps.steps), (back,), result.step)
-
-
 # Proofs about InstanceNormalization and the nodes around it: groups or channels normalised, scaled and shifted.
 
 
-@dataclass(frozen=True)
-class Instances:
-    """x, of which `groups` groups of channels are normalised over the other axes; `scale` and `bias` have one element a channel."""
-
-    x: Argument
-    groups: int
-    epsilon: float
-    scale: Literal
-    bias: Literal
-
-
-class _InstanceBody:
-    """The nodes of a body that are no constants, and what is known of what they read."""
-
-    def __init__(self, site: CallSite) -> None:
-        self._facts = site.facts
-        self._known: dict[ir.Value, Argument] = dict(zip(site.function.inputs, site.arguments, strict=True))
-        self.nodes: list[ir.Node] = []
-        for node in site.function:
-            if node.op_type == "Constant":
-                array = constant_array(node)
-                dtype = ir.DataType.from_numpy(array.dtype)
-                self._known[node.outputs[0]] = Argument(None, dtype, array.shape, array, constant=True)
-            else:
-                self.nodes.append(node)
-
-    def argument(self, value: ir.Value | None) -> Argument | None:
-        return None if value is None else self._known.get(value)
-
-    def array(self, value: ir.Value | None, what: str) -> Array:
-        argument = self.argument(value)
-        if argument is None:
-            raise NotLowered(f"its {what} is no constant")
-        return elements_of(what, argument, self._facts)
-
-
-def proved_instances(site: CallSite, operator: str) -> Instances:
+def proved_instances(site: CallSite, operator: str) -> ChannelNorm:
     """Return the groups that a site normalises: Reshape, InstanceNormalization and Reshape, or the operator alone, then Mul and Add.
 
     Raises NotLowered.
     """
-    body = _InstanceBody(site)
-    kinds = [node.op_type for node in body.nodes]
+    nodes = site.nodes
+    kinds = [node.op_type for node in nodes]
     grouped = kinds[:3] == ["Reshape", "InstanceNormalization", "Reshape"]
-    core = body.nodes[1] if grouped else body.nodes[0]
-    after = kinds[3:] if grouped else kinds[1:]
-    if core.op_type != "InstanceNormalization" or after not in ([], ["Mul"], ["Mul", "Add"], ["Add"]):
+    core, after = nodes[int(grouped)], nodes[3 if grouped else 1 :]
+    if core.op_type != "InstanceNormalization" or [node.op_type for node in after] not in _AFFINE:
         raise NotLowered(f"its body is {', '.join(kinds)}")
-    x = body.argument(body.nodes[0].inputs[0])
+    x = site.known.get(nodes[0].inputs[0])  # type: ignore[arg-type]
     if x is None:
         raise NotLowered("what it normalises is computed in it")
-    dims = known_dims(x)
-    if require_type(operator, x, FLOATS) != site.dtype or not _same(known_dims(site.results[0]), dims):
-        raise NotLowered(f"its result has the shape {shown(known_dims(site.results[0]))}, its input {shown(dims)}")
-    vectors = [body.array(value, what) for value, what in zip(core.inputs[1:], ("scale", "bias"), strict=True)]
-    groups = _groups(body, vectors[0].size, dims, grouped=grouped)
+    if require_type(operator, x, FLOATS) != site.dtype:
+        raise NotLowered("its inputs and its result differ in their element types")
+    dims = require_shape(site.results[0], x)
+    scale, bias = (_elements(site, value, what) for value, what in zip(core.inputs[1:], ("scale", "bias"), strict=True))
+    groups = _groups(site, scale.size, dims, nodes[0] if grouped else None)
     assert isinstance(dims[1], int)
-    scale, bias = (np.repeat(array.astype(np.float64), dims[1] // groups) for array in vectors)
-    for node in body.nodes[3 if grouped else 1 :]:
-        vector = _factor(body, node, dims, site)
+    scale, bias = (np.repeat(array.astype(np.float64), dims[1] // groups) for array in (scale, bias))
+    for node in after:
+        vector = _factor(site, node, len(dims))
         scale, bias = (scale * vector, bias * vector) if node.op_type == "Mul" else (scale, bias + vector)
     kind = site.dtype.numpy()
     literals = (Literal(array.astype(kind), site.dtype, what) for array, what in ((scale, "scale"), (bias, "bias")))
-    return Instances(x, groups, core.attributes.get_float("epsilon", 1e-5), *literals)
+    return ChannelNorm(x, groups, core.attributes.get_float("epsilon", 1e-5), *literals)
 
 
-def _groups(body: _InstanceBody, groups: int, dims: Dims, *, grouped: bool) -> int:
-    """Return `groups`, where a Reshape to (batch, groups, rest), if there is one, makes as many."""
+_AFFINE: tuple[list[str], ...] = ([], ["Mul"], ["Mul", "Add"], ["Add"])
+"""The operators that may follow the normalisation."""
+
+
+def _elements(site: CallSite, value: ir.Value | None, what: str) -> Array:
+    argument = None if value is None else site.known.get(value)
+    if argument is None:
+        raise NotLowered(f"its {what} is no constant")
+    return site.facts.elements_of(argument, f"its {what} is no constant")
+
+
+def _groups(site: CallSite, groups: int, dims: Dims, reshape: ir.Node | None) -> int:
+    """Return `groups`, where the `reshape` to (batch, groups, rest), if there is one, makes as many."""
     channels = dims[1] if len(dims) > 2 else None
     if not isinstance(channels, int) or channels % groups:
         raise NotLowered(f"the channels of {shown(dims)} do not fall into {groups} groups")
-    if not grouped:
+    if reshape is None:
         if channels != groups:
             raise NotLowered(f"it has {groups} scales for the channels of {shown(dims)}")
         return groups
-    target = body.array(body.nodes[0].inputs[1], "first shape")
-    keeps_batch = (
-        target.size >= 3
-        and (target[0] == 0 or target[0] == dims[0])
-        and body.nodes[0].attributes.get_int("allowzero", 0) == 0
-    )
-    if not keeps_batch or target[1] != groups or _too_many(target, dims):
+    target = _elements(site, reshape.inputs[1], "first shape")
+    # With other axes than x has, a size of 0 after the groups may be anything but what is left.
+    keeps_rest = len(dims) == len(target) or not (target[2:] == 0).any()
+    keeps_batch = target.size >= 3 and target[0] in {0, dims[0]} and not reshape.attributes.get_int("allowzero", 0)
+    if not keeps_batch or not keeps_rest or target[1] != groups:
         raise NotLowered(f"the shape {target.tolist()} does not make groups of the channels of {shown(dims)}")
     return groups
 
 
-def _too_many(target: Array, dims: Dims) -> bool:
-    """Tell whether the axes after the groups may be anything but what is left."""
-    return bool((target[2:] == 0).any()) and len(dims) != len(target)
-
-
-def _factor(body: _InstanceBody, node: ir.Node, dims: Dims, site: CallSite) -> Array:
-    constants = [argument for value in node.inputs if (argument := body.argument(value)) is not None]
+def _factor(site: CallSite, node: ir.Node, rank: int) -> Array:
+    constants = [site.known[value] for value in node.inputs if value in site.known]
     if len(constants) != 1:
         raise NotLowered("what it is scaled with or shifted by is no constant")
-    literal = vector_along("scale" if node.op_type == "Mul" else "bias", constants[0], 1, len(dims), site.facts)
+    literal = vector_along("scale" if node.op_type == "Mul" else "bias", constants[0], 1, rank, site.facts)
     return literal.array.astype(np.float64)
-
-
-def _same(a: Dims, b: Dims) -> bool:
-    return len(a) == len(b) and all(
-        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(a, b, strict=True)
-    )

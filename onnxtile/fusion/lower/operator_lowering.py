@@ -11,14 +11,15 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import (
     Argument,
-    FactsTable,
     Literal,
+    LoweringFacts,
     Made,
     NewNode,
     NotLowered,
     Operand,
     Replacement,
     Setting,
+    operand_of,
 )
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -31,24 +32,23 @@ class OperatorSite:
     node: ir.Node
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
-    facts: FactsTable = field(repr=False)
+    facts: LoweringFacts = field(repr=False)
 
     def argument(self, index: int) -> Argument | None:
         """Return the operand at `index`, None where it is left out."""
         argument = self.arguments[index] if index < len(self.arguments) else None
-        return None if argument is None or argument.value is None else argument
+        return None if argument is None or (argument.value is None and argument.array is None) else argument
 
     def operand(self, index: int) -> Operand:
         """Return the operand at `index` for a new node, None where it is left out."""
-        argument = self.argument(index)
-        return None if argument is None else argument.value
+        return operand_of(self.argument(index))
 
     def elements(self, index: int) -> Array:
         """Return the elements of the constant operand at `index`. Raises NotLowered where it is none."""
-        argument = self.argument(index)
-        if argument is None or not argument.constant or argument.value is None:
-            raise NotLowered(f"the operand {index} of {self.node.op_type} is not constant")
-        return self.facts.elements(argument.value)
+        argument, refusal = self.argument(index), f"the operand {index} of {self.node.op_type} is not constant"
+        if argument is None or not argument.constant:
+            raise NotLowered(refusal)
+        return self.facts.elements_of(argument, refusal)
 
 
 class OperatorLowering(ABC):
@@ -132,9 +132,9 @@ class QdqSteps:
         bias = self._site.operand(index)
         return product if bias is None else self._add(NewNode("Add", (product, bias), since=7))
 
-    def finished(self, result: Made, scale: int, zero: int) -> Replacement:
+    def finished(self, result: Made, scale: int | None = None, zero: int | None = None) -> Replacement:
         """Quantise the result with the scale and the zero point at these places, where there is a scale."""
-        if self._site.argument(scale) is None:
+        if scale is None or zero is None or self._site.argument(scale) is None:
             return Replacement(tuple(self._steps), (result,), self._main)
         operands = (result, self._number(scale, None), self._number(zero, None))
         inputs = operands if operands[2] is not None else operands[:2]
@@ -152,7 +152,7 @@ class QdqSteps:
             dtype = argument.dtype
             assert dtype is not None
             return Literal(self._site.elements(index).reshape(()), dtype, "quantisation")
-        return argument.value
+        return operand_of(argument)
 
     def _is_number(self, index: int) -> bool:
         argument: Argument | None = self._site.argument(index)

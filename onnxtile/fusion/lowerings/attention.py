@@ -13,7 +13,6 @@ from onnxtile.fusion.lower.attention import (
     Heads,
     NewNodes,
     hides_a_row,
-    known_dims_or,
     may_be_lowest,
     proved_attention,
 )
@@ -22,9 +21,9 @@ from onnxtile.fusion.lower.lowering import (
     ORT_DOMAIN,
     Argument,
     CallSite,
-    FactsTable,
     Literal,
     Lowering,
+    LoweringFacts,
     Made,
     NewNode,
     NotLowered,
@@ -162,7 +161,7 @@ def _full(steps: NewNodes, heads: Heads) -> Operand:
     if operand is None:
         return None
     _, _, rows, columns = heads.dims
-    shapes = [known_dims_or(mask.argument) for mask in heads.masks]
+    shapes = [mask.argument.dims or () for mask in heads.masks]
     batched = heads.is_flat and max(len(shape) for shape in shapes) == 3
     full = [(*(1,) * (4 - len(shape)), *shape) for shape in shapes]
     wide = any(shape[2] == rows for shape in full), any(shape[3] == columns for shape in full)
@@ -290,18 +289,18 @@ def _bounds(poly: Poly, sign: float) -> tuple[float, float]:
     return start, end
 
 
-def _require_angles(what: str, angles: Argument, turn: _Turn, facts: FactsTable | None) -> None:
+def _require_angles(what: str, angles: Argument, turn: _Turn, facts: LoweringFacts) -> None:
     """Raise NotLowered unless cosines or sines are the same for all heads, and for both halves."""
     dims = known_dims(angles)
     batch, _, sequence, size = turn.dims
     full = (*(1,) * (4 - len(dims)), *dims)
     if len(full) != 4 or full[1] != 1 or full[2:] != (sequence, size) or full[0] not in {1, batch}:
         raise NotLowered(f"its {what} have the shape {shown(dims)}, what it turns {shown(turn.dims)}")
-    if facts is None or angles.value is None or not _is_twice(angles.value, angles.constant, facts):
+    if angles.value is None or not _is_twice(angles.value, angles.constant, facts):
         raise NotLowered(f"its {what} are not known to be the same for both halves")
 
 
-def _is_twice(value: ir.Value, constant: bool, facts: FactsTable) -> bool:
+def _is_twice(value: ir.Value, constant: bool, facts: LoweringFacts) -> bool:
     """Tell whether the last axis is one vector twice: seen in the elements, or above, where a Concat puts it together."""
     if constant:
         array = facts.elements(value)
@@ -318,7 +317,7 @@ def _is_twice(value: ir.Value, constant: bool, facts: FactsTable) -> bool:
     return False
 
 
-def _above(node: ir.Node, facts: FactsTable) -> ir.Value | None:
+def _above(node: ir.Node, facts: LoweringFacts) -> ir.Value | None:
     """Return the value whose last axis is one vector twice where that of the result of `node` is; None where that is not known."""
     source = node.inputs[0]
     if node.op_type in {"Cos", "Sin", "Identity"} or movement_of(node) == "converts":
@@ -334,7 +333,7 @@ def _above(node: ir.Node, facts: FactsTable) -> ir.Value | None:
     return None
 
 
-def _is_last(node: ir.Node, facts: FactsTable) -> bool:
+def _is_last(node: ir.Node, facts: LoweringFacts) -> bool:
     axis, dims = node.attributes.get_int("axis", 0), facts.argument(node.outputs[0]).dims
     return axis == -1 or (dims is not None and axis == len(dims) - 1)
 

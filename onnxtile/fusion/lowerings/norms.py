@@ -15,43 +15,28 @@ from onnxtile.fusion.lower.lowering import (
     require_type,
     value_of,
 )
-from onnxtile.fusion.lower.norms import normalised, only_axis, proved_instances, proved_norm, proved_spatial, scale_of
+from onnxtile.fusion.lower.norms import normalised, only_axis, proved_channels, proved_instances
 
 
-class LayerNorm(Lowering):
-    """https://onnx.ai/onnx/operators/onnx__LayerNormalization.html, which is also the operator that onnxruntime runs best."""
+class Norm(Lowering):
+    """A normalisation over the last axes, which is a standard operator of the opset `since`.
 
-    name = "LayerNorm"
-
-    def to_onnx(self, site: CallSite) -> Replacement:
-        """Return LayerNormalization-17."""
-        norm = proved_norm(site, site.forms[0], "LayerNormalization")
-        inputs = (scale_of(norm), *(() if norm.bias is None else (norm.bias,)))
-        return normalised(norm, "LayerNormalization", inputs, since=17)
-
-
-LAYER_NORM = LayerNorm()
-
-
-# Root mean square normalisation over the last axes.
-
-
-class RMSNorm(Lowering):
-    """https://onnx.ai/onnx/operators/onnx__RMSNormalization.html.
-
-    onnxruntime's own SimplifiedLayerNormalization stands in the standard domain, where no checker knows it; it has a kernel for this
-    one as well.
+    https://onnx.ai/onnx/operators/onnx__LayerNormalization.html, which is also the operator that onnxruntime runs best, and
+    onnx__RMSNormalization.html: onnxruntime's own SimplifiedLayerNormalization stands in the standard domain, where no checker knows it.
     """
 
-    name = "RMSNorm"
+    def __init__(self, name: str, operator: str, since: int) -> None:
+        self.name = name
+        self._operator = operator
+        self._since = since
 
     def to_onnx(self, site: CallSite) -> Replacement:
-        """Return RMSNormalization-23."""
-        norm = proved_norm(site, site.forms[0], "RMSNormalization")
-        return normalised(norm, "RMSNormalization", (scale_of(norm),), since=23)
+        """Return the standard operator."""
+        return normalised(site, self._operator, self._since)
 
 
-RMS_NORM = RMSNorm()
+LAYER_NORM = Norm("LayerNorm", "LayerNormalization", 17)
+RMS_NORM = Norm("RMSNorm", "RMSNormalization", 23)
 
 
 # Group normalisation.
@@ -64,10 +49,9 @@ class GroupNorm(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return GroupNormalization-21, whose scale and bias have one element a channel; before, they had one a group."""
-        instances = proved_instances(site, "GroupNormalization")
-        settings = {"num_groups": instances.groups, "epsilon": instances.epsilon}
-        inputs = (value_of(instances.x), instances.scale, instances.bias)
-        return Replacement.one("GroupNormalization", inputs, settings, since=21)
+        norm = proved_instances(site, "GroupNormalization")
+        settings = {"num_groups": norm.groups, "epsilon": norm.epsilon}
+        return Replacement.one("GroupNormalization", norm.inputs, settings, since=21)
 
     def to_ort(self, site: CallSite) -> Replacement:
         """Raise NotLowered: onnxruntime has a kernel for instances, none on the CPU for groups."""
@@ -92,12 +76,9 @@ class InstanceNorm(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return InstanceNormalization-6, which has one scale and one bias a channel."""
-        if any(node.op_type == _OPERATOR for node in site.function):
-            instances = proved_instances(site, _OPERATOR)
-            inputs = (value_of(instances.x), instances.scale, instances.bias)
-            return Replacement.one(_OPERATOR, inputs, {"epsilon": instances.epsilon}, since=6)
-        norm = proved_spatial(site, _OPERATOR)
-        return Replacement.one(_OPERATOR, (value_of(norm.x), norm.scale, norm.bias), {"epsilon": norm.epsilon}, since=6)
+        has_operator = any(node.op_type == _OPERATOR for node in site.function)
+        norm = (proved_instances if has_operator else proved_channels)(site, _OPERATOR)
+        return Replacement.one(_OPERATOR, norm.inputs, {"epsilon": norm.epsilon}, since=6)
 
 
 INSTANCE_NORM = InstanceNorm()

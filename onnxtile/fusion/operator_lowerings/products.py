@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.island_lowering import unpacked_weight, unpacked_zeros
-from onnxtile.fusion.lower.lowering import ORT_DOMAIN, Literal, NotLowered, Operand, Replacement, known_dims, settings
+from onnxtile.fusion.lower.lowering import (
+    ORT_DOMAIN,
+    Literal,
+    NotLowered,
+    Operand,
+    Replacement,
+    Setting,
+    known_dims,
+    settings,
+)
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
 from onnxtile.system.runtime import Array
 
 
-class MatMulIntegerToFloat(OperatorLowering):
-    """MatMulIntegerToFloat of onnxruntime's docs/ContribOperators.md."""
+class ProductToFloat(OperatorLowering):
+    """DynamicQuantizeMatMul and MatMulIntegerToFloat of onnxruntime's docs/ContribOperators.md.
 
-    name = "com.microsoft::MatMulIntegerToFloat"
+    `left` are the places of the first operand, its scale and its zero point, of which the first alone is one that is quantised as the model
+    runs. `right` are those of the second operand.
+    """
+
+    def __init__(self, name: str, left: tuple[int, ...], right: tuple[int, int, int], bias: int) -> None:
+        self.name = name
+        self._left = left
+        self._right = right
+        self._bias = bias
 
     def to_qdq(self, site: OperatorSite) -> Replacement:
         """Return MatMul of what is dequantised, and the sum with the bias."""
+        return self.dequantised(site, "MatMul", {}, len(known_dims(site.arguments[self._right[0]])) - 1)
+
+    def dequantised(
+        self, site: OperatorSite, operator: str, settings: Mapping[str, Setting], axis: int | None
+    ) -> Replacement:
+        """Return the `operator` of what is dequantised; several scales of the second operand lie along `axis`."""
         steps = QdqSteps(site)
-        a, b = steps.stored(0, 2, 4), steps.stored(1, 3, 5, axis=len(known_dims(site.arguments[1])) - 1)
-        product = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 6)
-        return steps.finished(product, len(site.arguments), len(site.arguments))
+        a = steps.stored(*self._left) if len(self._left) > 1 else steps.quantised_as_it_comes(*self._left)
+        product = steps.compute(operator, (a, steps.stored(*self._right, axis=axis)), settings, since=1)
+        return steps.finished(steps.summed(product, self._bias))
 
 
-class DynamicQuantizeMatMul(OperatorLowering):
-    """DynamicQuantizeMatMul of onnxruntime's docs/ContribOperators.md."""
-
-    name = "com.microsoft::DynamicQuantizeMatMul"
-
-    def to_qdq(self, site: OperatorSite) -> Replacement:
-        """Return DynamicQuantizeLinear, MatMul of what is dequantised, and the sum with the bias."""
-        steps = QdqSteps(site)
-        a = steps.quantised_as_it_comes(0)
-        b = steps.stored(1, 2, 3, axis=len(known_dims(site.arguments[1])) - 1)
-        product = steps.summed(steps.compute("MatMul", (a, b), {}, since=1), 4)
-        return steps.finished(product, len(site.arguments), len(site.arguments))
-
-
-MATMUL_INTEGER_TO_FLOAT = MatMulIntegerToFloat()
-DYNAMIC_QUANTIZE_MATMUL = DynamicQuantizeMatMul()
+MATMUL_INTEGER_TO_FLOAT = ProductToFloat("com.microsoft::MatMulIntegerToFloat", (0, 2, 4), (1, 3, 5), 6)
+DYNAMIC_QUANTIZE_MATMUL = ProductToFloat("com.microsoft::DynamicQuantizeMatMul", (0,), (1, 2, 3), 4)
 
 
 # Attention with its input projections, of a stored tensor and a stored weight.
@@ -54,13 +65,11 @@ class QAttentionToQdq(OperatorLowering):
         """Return com.microsoft.Attention of what is dequantised."""
         if site.argument(8) is not None or len(site.results) > 1:
             raise NotLowered("it reads or writes a cache of keys and values")
-        steps = QdqSteps(site)
-        inputs = (steps.stored(0, 3, 6), steps.stored(1, 4, 7, axis=1), site.operand(2))
-        mask = site.operand(5)
-        attention = steps.compute(
-            "Attention", inputs if mask is None else (*inputs, mask), settings(site.node), since=1, domain=ORT_DOMAIN
-        )
-        return steps.finished(attention, len(site.arguments), len(site.arguments))
+        steps, mask = QdqSteps(site), site.operand(5)
+        inputs: tuple[Operand, ...] = (steps.stored(0, 3, 6), steps.stored(1, 4, 7, axis=1), site.operand(2))
+        inputs = inputs if mask is None else (*inputs, mask)
+        attention = steps.compute("Attention", inputs, settings(site.node), since=1, domain=ORT_DOMAIN)
+        return steps.finished(attention)
 
 
 QATTENTION = QAttentionToQdq()
@@ -97,7 +106,7 @@ class MatMulNBitsToQdq(OperatorLowering):
         product = steps.compute(
             "MatMul", (site.operand(0), steps.dequantised(operands, axis=0, block=block)), {}, since=1
         )
-        return steps.finished(steps.summed(product, 5), len(site.arguments), len(site.arguments))
+        return steps.finished(steps.summed(product, 5))
 
 
 def _bytes(zeros: Array) -> Array:

@@ -95,6 +95,7 @@ class Explanation(VerbResult):
     """
 
     verb: ClassVar[str] = "explain"
+    JSON = "pattern fused refused attempts reasons matches beginnings earlier already causes repeated"
 
     pattern: str
     fused: int
@@ -128,6 +129,12 @@ class Explanation(VerbResult):
         return tuple(sorted(causes, key=lambda cause: -cause.sites))
 
     @property
+    def repeated(self) -> int:
+        """How many matches overlap fused ones, and have no node outside them."""
+        in_calls = {vertex for match in self.matches if match.fate == FUSED for vertex in match.vertices}
+        return sum(match.fate == OVERLAPPED and in_calls.issuperset(match.vertices) for match in self.matches)
+
+    @property
     def summary(self) -> str:
         """How many matches of the pattern there are, and how many of them were fused."""
         return f"{self.pattern}: {len(self.matches):,} matches, {self.fused:,} fused, {len(self.attempts):,} attempts stopped"
@@ -147,18 +154,7 @@ class Explanation(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `fuse --explain`."""
-        return {
-            "pattern": self.pattern,
-            "fused": self.fused,
-            "refused": [{"root": r.root, "reason": r.reason} for r in self.refused],
-            "attempts": [attempt.to_dict() for attempt in self.attempts],
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "matches": [match.to_dict() for match in self.matches],
-            "beginnings": [beginning.to_dict() for beginning in self.beginnings],
-            "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier],
-            "already": {operator: list(nodes) for operator, nodes in self.already.items()},
-            "causes": [cause.to_dict() for cause in self.causes],
-        }
+        return {**super().to_dict(), "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier]}
 
 
 @declared(ExplainOptions)
@@ -184,7 +180,7 @@ def explain(options: ExplainOptions) -> Explanation:
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
         with wanted.located(i):
-            stops = explain_program(matcher, program)
+            stops = explain_program(matcher, program, wanted.name)
         for stopped in stops:
             other = best.get(stopped.root)
             if other is None or len(other.stopped.nodes) < len(stopped.nodes):
