@@ -44,7 +44,8 @@ def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.Model
         expected = quick_allocation(cut.opened.unfolded, subject.settings)
         if io != "inside":
             peak = expected.arenas[0].problem.peak[0]
-            assert peak <= placing_problem(subject.regions, schedule).peak[0] <= 1.01 * peak
+            # Never fewer bytes, so that what fits in numbers fits; of quantised islands there are a few more.
+            assert peak <= placing_problem(subject.regions, schedule).peak[0] <= 1.03 * peak
         assert abs(cut.arena - expected.size) <= expected.size / 12
 
 
