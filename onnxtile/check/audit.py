@@ -191,7 +191,8 @@ def require(
     audit = check(model, claims, shapes, constants, digest)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
-        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
+        hint = audit.failures[0].hint or "please report it with the model"
+        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint=hint)
     return audit
 
 
