@@ -341,7 +341,9 @@ def test_an_operator_that_only_the_planner_lets_write_over_its_operand_is_refuse
     assert "docs/extending.md" in done.stderr and "report" not in done.stderr
 
 
-@pytest.mark.parametrize("table", ["OVER = 3", 'OVER = {"acme::HardTanh": 0}', 'OVER = {"acme::HardTanh": ["x"]}'])
+@pytest.mark.parametrize(
+    "table", ["def", "OVER = 3", 'OVER = {"acme::HardTanh": 0}', 'OVER = {"acme::HardTanh": ["x"]}']
+)
 def test_a_table_of_the_check_that_is_none_is_one_line(
     extending: Callable[[str], Path], tmp_path: Path, table: str
 ) -> None:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING
 
 _ROUNDING = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]
 _EXPONENTIAL = ["Erf", "Exp", "Log"]
@@ -152,20 +151,15 @@ DECLARED = "onnxtile.check"
 Each names a table such as WRITES_OVER. The rows of these operators, by which the planner goes, are not read.
 """
 
-if TYPE_CHECKING or __package__:
-    from onnxtile.system.registry import contributions
-else:
-    from importlib.metadata import entry_points
 
-    def contributions(group):
-        """Return the entry points of other distributions in `group`."""
-        return entry_points(group=group)
+class UnusableTable(ValueError):
+    """The table of an entry point that cannot be read, in one line."""
 
 
 def places_over(domain: str, operator: str) -> frozenset[int] | None:
     """Return the operands that `operator`, whose name begins with its `domain`, may write over: none of one that is in no table.
 
-    Raises OnnxtileError where a table of another distribution cannot be used.
+    Raises UnusableTable.
     """
     if domain in PURE_DOMAINS:
         return WRITES_OVER.get(operator, frozenset())
@@ -174,18 +168,20 @@ def places_over(domain: str, operator: str) -> frozenset[int] | None:
 
 @cache
 def _declared(_path: tuple[str, ...]) -> Mapping[str, frozenset[int] | None]:
-    """Return the tables of other distributions on the path, put together."""
+    """Return the tables of the distributions on the path, put together."""
+    from importlib.metadata import entry_points
+
     tables: dict[str, frozenset[int] | None] = {}
-    for contribution in contributions(DECLARED):
+    for point in entry_points(group=DECLARED):
         try:
-            tables |= {
-                name: places if places is None else frozenset(map(index, places))
-                for name, places in contribution.load().items()
-            }
-        except (AttributeError, TypeError, ValueError):
-            raise contribution.error(
-                f"{contribution.value!r} is no table of operators and the indices of operands"
-            ) from None
+            table = point.load().items()
+            tables |= {name: places if places is None else frozenset(map(index, places)) for name, places in table}
+        except Exception as error:
+            owner = "an unknown distribution" if point.dist is None else point.dist.name
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UnusableTable(
+                f"the plug-in {point.name!r} of {owner} (group {DECLARED}) cannot be used: {reason}"
+            ) from error
     return tables
 
 

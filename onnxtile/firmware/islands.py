@@ -15,7 +15,7 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, overwritable, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
-from onnxtile.planning.model_plan import SHARING, PlanSettings, plan_model
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -96,7 +96,7 @@ def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | Non
     return _planned_alone(opened, alignment, share=frozenset({"in place"}))
 
 
-def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] = SHARING) -> PlannedIsland:
+def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] | None = None) -> PlannedIsland:
     plan = plan_model(*opened, PlanSettings(alignment=alignment, share=share, io="outside"))
     return PlannedIsland(opened, plan, _over(opened, plan))
 

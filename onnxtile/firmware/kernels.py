@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -45,6 +44,9 @@ CTYPES: dict[int, str] = {
 }
 """The type in C of an element; of floats of 16 bits that of their bits."""
 
+_INSIDE: dict[int, str] = {onnx.TensorProto.FLOAT16: "_Float16"}
+"""The type of an element inside kernels, where that is another."""
+
 # Functions of emx-onnx-cgen, read from its text.
 
 
@@ -52,13 +54,13 @@ CTYPES: dict[int, str] = {
 class CParameter:
     """A pointer that a function takes: its element type in C, with const, its name, and its sizes.
 
-    Of a tensor whose rows do not follow each other, an index counts by `sizes` that are larger than its own, and it `is_spread`.
+    `strides` are the elements from one index of each axis to the next, where the rows of the tensor do not follow each other.
     """
 
     ctype: str
     name: str
     sizes: tuple[int, ...]
-    is_spread: bool = False
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,9 +276,15 @@ def _flat(tokens: Sequence[str], arrays: Mapping[str, CParameter]) -> list[str]:
             end = _closing(tokens, at)
             indices.append(_flat(tokens[at + 1 : end], arrays))
             at = end + 1
-        if array.is_spread and len(indices) < len(array.sizes):
+        if array.strides and len(indices) < len(array.strides):
             raise _UnknownText("it reads or writes a growing state as one piece, and the rows of the state are apart")
-        flat += _indexed(token, indices, array.sizes) if indices else [token]
+        if array.strides:
+            flat += [token, "[0"]
+            for index, stride in zip(indices, array.strides, strict=True):
+                flat += [" + (", *index, ") * ", str(stride)]
+            flat.append("]")
+        else:
+            flat += _indexed(token, indices, array.sizes) if indices else [token]
     return flat
 
 
@@ -454,13 +462,14 @@ def _numbers_of_call(
 
 def _templated(kernel: DistinctKernel) -> LoopFunction | None:
     """Return the function of a kernel whose text is ours; None for one of emx-onnx-cgen."""
-    forms = dict(kernel.tensors)
-    text = None if any(form.strides for form in forms.values()) else template_of(kernel)
-    if text is None:
+    text, forms = template_of(kernel), dict(kernel.tensors)
+    if text is None or (not text.has_axes and any(form.strides for form in forms.values())):
         return None
     parameters = tuple(
         CParameter(
-            f"{'' if own.startswith('o') else 'const '}{CTYPES[forms[own].dtype]}", own, (prod(forms[own].sizes),)
+            f"{'' if own.startswith('o') else 'const '}{_INSIDE.get(forms[own].dtype, CTYPES[forms[own].dtype])}",
+            own,
+            forms[own].sizes if text.has_axes else (prod(forms[own].sizes),),
         )
         for own in text.operands
     )
@@ -470,15 +479,8 @@ def _templated(kernel: DistinctKernel) -> LoopFunction | None:
 def _spread(function: LoopFunction, kernel: DistinctKernel) -> LoopFunction:
     """Return `function` with the distances of rows in memory, where these do not follow each other, in place of the sizes of tensors."""
     forms = dict(kernel.tensors)
-
-    def spread(parameter: CParameter, strides: tuple[int, ...]) -> CParameter:
-        if any(outer % inner for outer, inner in pairwise(strides)):
-            raise _lacking(kernel, "the rows of a growing state are no multiple of its elements apart")
-        sizes = (0, *(outer // inner for outer, inner in pairwise(strides)))
-        return replace(parameter, sizes=sizes, is_spread=True)
-
     parameters = tuple(
-        spread(parameter, forms[own].strides) if forms[own].strides else parameter
+        replace(parameter, strides=tuple(stride // forms[own].element for stride in forms[own].strides))
         for parameter, own in zip(function.parameters, function.arguments, strict=True)
     )
     return replace(function, parameters=parameters)
@@ -492,10 +494,11 @@ def _loop_kernels(
     require_emx()
     require_operators(others)
     text = compiled(others)
-    functions_of.update(
-        {other: _spread(function, other) for other, function in zip(others, text.functions, strict=True)}
-    )
-    loops = [[one for each in (kernel, *kernel.others) if (one := functions_of[each])] for kernel in kernels]
+    functions_of.update(zip(others, text.functions, strict=True))
+    loops = [
+        [_spread(function, each) for each in (kernel, *kernel.others) if (function := functions_of[each]) is not None]
+        for kernel in kernels
+    ]
     groups: dict[tuple[Skeleton, tuple[OpenNumber, ...] | None], list[int]] = {}
     numbers: list[tuple[OpenNumber, ...]] = []
     for index, functions_at_sizes in enumerate(loops):

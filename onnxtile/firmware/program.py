@@ -49,6 +49,11 @@ class TensorForm:
     strides: tuple[int, ...] = ()
 
     @property
+    def element(self) -> int:
+        """The bytes of one element."""
+        return ir.DataType(self.dtype).bitwidth // 8
+
+    @property
     def bytes(self) -> int:
         """The bytes of all elements."""
         return int(np.prod(self.sizes, dtype=np.int64)) * ir.DataType(self.dtype).bitwidth // 8

@@ -30,7 +30,7 @@ from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
@@ -58,22 +58,19 @@ from onnxtile.system.errors import Infeasible, UsageError
 NO_STATES = StateChoice()
 """No input and output are one state."""
 
-SHARING = ALL_RULES
-"""The rules of aliases, by which tensors share bytes."""
-
 
 @dataclass(frozen=True)
 class PlanSettings:
     """The settings of one plan.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first.
-    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share`
-    names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
-    the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
-    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `pins` has the addresses and memories
-    that tensors must have, beside those in the metadata of the model. `states` says which inputs and outputs are one state. `digest` and
-    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result. `slow`
-    has the tensors in the second of two memories, where a movement has chosen them.
+    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `io`
+    places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With
+    `whole_buffers`, all bytes of a buffer are live in its whole live range. `workspaces` has the bytes that kernels need beside their
+    operands and results. `pins` has the addresses and memories that tensors must have, beside those in the metadata of the model.
+    `states` says which inputs and outputs are one state. `share` names the rules by which tensors of the main graph share bytes, beside
+    views (None: all). `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are
+    copied into the result. `slow` has the tensors in the second of two memories, where a movement has chosen them.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -82,7 +79,7 @@ class PlanSettings:
     order: str = "model"
     streams: int = 1
     capacity: Capacity = None
-    share: Collection[str] = SHARING
+    share: Collection[str] | None = None
     io: str = "outputs"
     overwrite_inputs: bool = False
     whole_buffers: bool = False
@@ -120,7 +117,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-    graph = read_kernels(facts, scope)
+    graph = read_kernels(facts, scope).sharing_by(settings.share)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -144,7 +141,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
-    known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
+    known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
     if settings.ranges and is_searched and not states.taken and not pins.names:
@@ -155,10 +152,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope), settings.alignment, peak_first=False)
+            return OrderSearch(read_kernels(at, scope).sharing_by(settings.share), settings.alignment, peak_first=False)
 
-        rules = frozenset({*settings.share, "view"})
-        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, rules, needs)
+        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
@@ -223,10 +219,9 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
         facts,
         order,
         settings.alignment,
-        settings.share,
         in_one_memory(planner, effort),
         settings.workspaces,
-        Insides(facts, settings.alignment, settings.share),
+        Insides(facts, settings.alignment),
         not settings.whole_buffers,
         # The bytes away from the peak matter too at other sizes, and where a memory holds only a part of the tensors.
         peak_first=not settings.ranges and len(memories(settings.capacity)) == 1 and settings.slow is None,

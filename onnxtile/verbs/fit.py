@@ -80,12 +80,8 @@ def _read_budget(value: Any) -> FitBudget:
 
 def _budget_word(word: Any) -> tuple[str, Any]:
     if isinstance(word, str) and word.strip().endswith(_NODES):
-        return "nodes", _node_count(word)
+        return "nodes", values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
     return "macs", _read_share(word)
-
-
-def _node_count(word: str) -> int:
-    return values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
 
 
 _NODES = "nodes"

@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits, TilingPolicy, find, has_limits, ready_made
+from tests.tiling.test_levels import written
 
 if TYPE_CHECKING:
     from tests.tiling.conftest import Bench, Tiled
 
 
 STRICT = TilingPolicy(strict=True)
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "chip.toml"
-    path.write_text(text)
-    return path
 
 
 def test_every_field(tmp_path: Path) -> None:

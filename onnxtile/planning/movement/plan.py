@@ -649,7 +649,7 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
     scope = PlanScope(graph, "inside", overwrite_inputs=True, alone=settings.pins.kept & residence.stay)
-    kernels = read_kernels(facts, scope)
+    kernels = read_kernels(facts, scope).sharing_by(RULES)
     setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(kernels)
     held = setup.needs.workspaces(kernels, kernels.own_order) if settings.pins.names else ()
     workspaces = {workspace.buffer.name for workspace in held}
@@ -658,8 +658,7 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     states = {pair.input for pair in states_of(facts, settings.states).taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
     require_residence(settings.pins, slow, given, workspaces, settings.io)
-    movable = replace(setup, terms=replace(setup.terms, rules=RULES & frozenset(settings.share)))
-    for layout in movable.layouts():
+    for layout in setup.layouts():
         unknown = next((tensor for tensor in kernels.tensors if tensor.role == UNKNOWN), None)
         if unknown is not None:
             reason = f"the size of {unknown.name!r} is not known: {unknown.reason}"
