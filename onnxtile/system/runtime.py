@@ -364,13 +364,15 @@ def _boxed_constant(value: Any, type_name: str) -> Any:
 def unboxed(box: Any, type_name: str) -> Any:
     """Return a copy of a value of onnxruntime's own, whose type it calls `type_name`."""
     if type_name not in _WITHOUT_NUMPY:
-        return box.numpy()
+        held = box.numpy()
+        # The array is a view, and a value that a binding gives does not outlive the binding.
+        return held.copy() if isinstance(held, np.ndarray) else held
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, _WITHOUT_NUMPY[type_name]))
     shape = tuple(box.shape())
-    held = np.frombuffer(bytearray(ctypes.string_at(box.data_ptr(), box.tensor_size_in_bytes())), np.uint8)
-    return _unpacked(held, shape, dtype) if dtype.name in _BITS else held.view(dtype).reshape(shape)
+    data = np.frombuffer(bytearray(ctypes.string_at(box.data_ptr(), box.tensor_size_in_bytes())), np.uint8)
+    return _unpacked(data, shape, dtype) if dtype.name in _BITS else data.view(dtype).reshape(shape)
 
 
 def _packed(value: Array) -> Array:

@@ -123,7 +123,7 @@ def test_what_is_missing_for_a_png_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError) as caught:
         PNG.render(problem)
-    assert "onnxtile[pictures]" in (caught.value.hint or "")
+    assert ".[pictures]" in (caught.value.hint or "")
     assert SVG.render(problem)
 
 
