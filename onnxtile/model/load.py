@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -257,7 +257,8 @@ def _dense(sparse: onnx.SparseTensorProto) -> TensorProto:
     return tensor
 
 
-Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+Source: TypeAlias = Annotated[str | Path | onnx.ModelProto | ir.Model, "a model"]
+Source.__doc__ = "A model that a verb reads: the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model."
 
 _NOT_A_MODEL = (
     DecodeError,
