@@ -8,7 +8,6 @@ from onnxtile.fusion.lower.island_lowering import (
     STANDARD,
     IslandLowering,
     IslandOperand,
-    IslandOutput,
     IslandSite,
     StoredTensor,
     clamped,
@@ -105,7 +104,7 @@ def _with_bias(island: IslandSite) -> tuple[IslandOperand, IslandSite]:
     """Return the constant that is added to the product, None where there is none, and the island without that Add."""
     if len(island.steps) < 2 or island.steps[1].node.op_type != "Add" or island.steps[1].node.domain not in STANDARD:
         return None, island
-    others = [source for source in island.steps[1].sources if source != IslandOutput(0)]
+    others = [source for source in island.steps[1].sources if source != Made(0)]
     if len(others) != 1 or not isinstance(others[0], StoredTensor | Argument):
         return None, island
     return others[0], island.without(1)

@@ -72,7 +72,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Made:
-    """An output of one of the lowered nodes."""
+    """An output of one of the lowered nodes, or of the nodes that compute in an island."""
 
     step: int
     output: int = 0
