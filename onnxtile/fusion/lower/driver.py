@@ -598,7 +598,7 @@ def _tidy(model: ir.Model, *, lowered: bool) -> None:
     imports = model.graph.opset_imports
     if keys.DOMAIN not in used:
         imports.pop(keys.DOMAIN, None)
-    for domain in sorted(used - imports.keys() - {"", "ai.onnx"}):
+    for domain in sorted(used - imports.keys() - {""}):
         imports[domain] = 1
 
 

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    ORT_DOMAIN,
     Argument,
     CallSite,
     Literal,
@@ -35,13 +34,13 @@ from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operators
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-STANDARD = frozenset({"", "ai.onnx"})
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,7 @@ class _IslandReader:
         return source, rule
 
     def _results(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
-        if node.op_type == "Constant" and node.domain in STANDARD:
+        if node.op_type == "Constant" and not node.domain:
             return [held(constant_array(node))]
         read = [values[value] for value in node.inputs]
         if dequantises(node):
@@ -434,7 +433,7 @@ def _bounds(island: IslandSite, within: tuple[float, float]) -> tuple[int, int]:
     rule = island.result
     low, high = (rule.stored(bound) for bound in within)
     for number, step in enumerate(island.steps[1:]):
-        if not step.sources or step.sources[0] != Made(number) or step.node.domain not in STANDARD:
+        if not step.sources or step.sources[0] != Made(number) or step.node.domain:
             raise NotLowered(f"{step.node.op_type} follows {island.first.op_type} in it")
         least, most = (rule.stored(bound) for bound in _clip(island, step))
         low, high = (min(max(bound, least), most) for bound in (low, high))
@@ -546,7 +545,7 @@ def product_by_blocks(island: IslandSite, x: IslandOperand, weight: StoredTensor
             raise NotLowered("its bias must be a vector of floats")
         inputs += [None] * (5 - len(inputs)) + [bias.value]
     given = {"K": rows, "N": columns, "bits": bits, "block_size": weight.rule.block}
-    return Replacement((NewNode("MatMulNBits", tuple(inputs), given, ORT_DOMAIN),), (Made(0),))
+    return Replacement((NewNode("MatMulNBits", tuple(inputs), given, MICROSOFT),), (Made(0),))
 
 
 def _in_blocks(weight: StoredTensor) -> tuple[Array, Array]:

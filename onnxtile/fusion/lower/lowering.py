@@ -24,12 +24,12 @@ from onnxtile.fusion.lower.terms import (
 )
 from onnxtile.model.constants import Constants, constant_array
 from onnxtile.model.known import Dim, Dims
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
-ORT_DOMAIN = "com.microsoft"
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WITHOUT_FORMULA = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
 """Operators that onnxruntime documents without a formula."""
@@ -114,7 +114,7 @@ class Replacement:
     @property
     def needs_run(self) -> bool:
         """Whether only a run decides if the steps mean the call: they are claimed, or an operator has no documented formula."""
-        return self.claimed or any(step.domain == ORT_DOMAIN and step.op in _WITHOUT_FORMULA for step in self.steps)
+        return self.claimed or any(step.domain == MICROSOFT and step.op in _WITHOUT_FORMULA for step in self.steps)
 
     @property
     def opset(self) -> int:
@@ -375,7 +375,7 @@ def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replaceme
     operands.update((value, operand_of(argument)) for value, argument in site.known.items())
     steps: list[NewNode] = []
     for node in site.nodes:
-        if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
+        if node.op_type not in since or node.domain:
             raise NotLowered(f"its body contains {node.op_type}")
         inputs = tuple(operands[value] for value in node.inputs)
         steps.append(

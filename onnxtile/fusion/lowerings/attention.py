@@ -18,7 +18,6 @@ from onnxtile.fusion.lower.attention import (
 )
 from onnxtile.fusion.lower.lowering import (
     HALVES,
-    ORT_DOMAIN,
     Argument,
     CallSite,
     Literal,
@@ -38,6 +37,7 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.lower.terms import value_of as number_of
 from onnxtile.model.known import Dims
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.table import movement_of
 from onnxtile.system.dataclass import dataclass
 
@@ -104,7 +104,7 @@ class ScaledDotProductAttention(Lowering):
         mask, hidden = _bias(steps, heads)
         settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
         inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
-        attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, MICROSOFT))
         split = steps.reshaped(_guarded(steps, heads, attention), 0, 0, count, v_size)
         if hidden is not None:
             split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
@@ -122,7 +122,7 @@ def _flat(heads: Heads) -> Replacement:
     mask, _ = _bias(steps, heads)
     settings: dict[str, Setting] = {"num_heads": 1, "scale": heads.scale}
     inputs = (q, key, v, *(() if mask is None else (None, None, mask)))
-    attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+    attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, MICROSOFT))
     out = _turned_back(steps, heads, _guarded(steps, heads, attention))
     return Replacement(tuple(steps.steps), (out,), attention.step)
 
@@ -309,7 +309,7 @@ def _is_twice(value: ir.Value, constant: bool, facts: LoweringFacts) -> bool:
     current: ir.Value | None = value
     for _ in range(_LONGEST):
         node = None if current is None else current.producer()
-        if node is None or node.domain not in {"", "ai.onnx"}:
+        if node is None or node.domain:
             return False
         if node.op_type == "Concat":
             return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] and _is_last(node, facts)

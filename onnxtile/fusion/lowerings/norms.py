@@ -134,7 +134,7 @@ class SkipNorm(Lowering):
 
 
 def _is_norm(node: ir.Node) -> bool:
-    return node.op_type in _SINCE and node.domain in {"", "ai.onnx"}
+    return node.op_type in _SINCE and not node.domain
 
 
 SKIP_LAYER_NORM = SkipNorm("SkipLayerNorm")

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    ORT_DOMAIN,
     Argument,
     CallSite,
     Lowering,
@@ -22,6 +21,7 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.lower.operator_lowering import OperatorSite
 from onnxtile.fusion.operator_lowerings.products import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 
 _TYPES = FLOATS | {ir.DataType.DOUBLE}
@@ -172,7 +172,7 @@ class IntegerProductLowering(Lowering):
         product.require_columns()
         operator = "DynamicQuantizeMatMul" if len(product.a) == 1 else "MatMulIntegerToFloat"
         operands = product.operands if product.bias is not None else product.operands[:-1]
-        return Replacement.one(operator, tuple(map(operand_of, operands)), since=1, domain=ORT_DOMAIN)
+        return Replacement.one(operator, tuple(map(operand_of, operands)), since=1, domain=MICROSOFT)
 
     def to_qdq(self, site: CallSite) -> Replacement:
         """Return the product of two DequantizeLinear nodes: float32 holds what the integers are, but for the rounding of its sums."""
