@@ -181,7 +181,7 @@ def _is_small(value: ir.Value, constants: Constants) -> bool:
     return constant_array(node).nbytes <= SMALL_BYTES
 
 
-def _is_read_outside(value: ir.Value, members: set[ir.Node]) -> bool:
+def _is_read_outside(value: ir.Value, members: Collection[ir.Node]) -> bool:
     return value.is_graph_output() or any(reader not in members for reader in value.consumers())
 
 
@@ -476,14 +476,8 @@ def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
     """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
     leaving = set(part.leaving)
     read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
-    read |= dict.fromkeys(
-        value for node in part.leaving for value in node.outputs if _is_read_outside_of(value, leaving)
-    )
+    read |= dict.fromkeys(value for node in part.leaving for value in node.outputs if _is_read_outside(value, leaving))
     return tuple(read)
-
-
-def _is_read_outside_of(value: ir.Value, members: Collection[ir.Node]) -> bool:
-    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
 
 
 def _between(members: Iterable[ir.Node]) -> list[ir.Node]:

@@ -33,7 +33,6 @@ from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
 from onnxtile.tiling.contraction import (
     FIRST_OPSET,
-    HALVES,
     Contraction,
     FreeAt,
     ShapeTable,
@@ -48,6 +47,7 @@ from onnxtile.tiling.operators.integers import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.write import most_nodes, write_tiles
 from onnxtile.tiling.writer import SCATTER_OPSET, Writer, fitting, keeps_copies, scatters
+from onnxtile.verification.rounding import HALVES
 
 
 def reason_untiled(node: ir.Node) -> str | None:

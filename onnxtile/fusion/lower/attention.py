@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    HALVES,
     Argument,
     CallSite,
     Literal,
@@ -46,6 +45,7 @@ from onnxtile.fusion.lower.terms import (
 from onnxtile.model.known import Dim, Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
 
 # Masks that hide scores from a softmax, and guards for rows that are hidden whole.
 

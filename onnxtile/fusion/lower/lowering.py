@@ -11,7 +11,6 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -29,18 +28,15 @@ from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
+from onnxtile.verification.values import precision_of
 
-HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WITHOUT_FORMULA = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
 """Operators that onnxruntime documents without a formula."""
 FLOATS = frozenset({ir.DataType.FLOAT, *HALVES})
+WITH_DOUBLE = FLOATS | {ir.DataType.DOUBLE}
 
-PRECISION = {
-    ir.DataType.FLOAT16: float(np.finfo(np.float16).eps),
-    ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps),  # type: ignore[no-untyped-call]
-    ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
-    ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
-}
+PRECISION = {dtype: (1 if dtype in HALVES else 2) * precision_of(dtype.numpy()) for dtype in WITH_DOUBLE}
 """Relative tolerance of a product of two rounded constants; it separates 1.7 from 1.702, except in bfloat16, where both are equal."""
 
 

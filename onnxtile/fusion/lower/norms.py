@@ -15,7 +15,6 @@ from onnxtile.fusion.lower.attention import NewNodes
 from onnxtile.fusion.lower.definition import definition, is_defined_as
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    HALVES,
     Argument,
     CallSite,
     Literal,
@@ -50,6 +49,7 @@ from onnxtile.fusion.lower.terms import (
 from onnxtile.model.known import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
 
 # Along which axis a body reduces, and constants that have one element for each place along an axis.
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
+    WITH_DOUBLE,
     CallSite,
     Literal,
     Lowering,
@@ -25,8 +26,7 @@ from onnxtile.fusion.lower.terms import Poly, number, product
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 
-_DOUBLES = FLOATS | {ir.DataType.DOUBLE}
-_WITHOUT_BFLOAT = _DOUBLES - {ir.DataType.BFLOAT16}
+_WITHOUT_BFLOAT = WITH_DOUBLE - {ir.DataType.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Softmax(Lowering):
         axis = only_axis(site.forms[0], "ReduceSum")
         reason = "its body is not exp(x - max x) / Σ exp(x - max x) along one axis"
         (x,) = require_operator(site, lambda x: definition("Softmax", 13, (x,), (("axis", axis),), (axis,)), reason)
-        require_type("Softmax", x, _DOUBLES)
+        require_type("Softmax", x, WITH_DOUBLE)
         return Replacement.one("Softmax", (value_of(x),), {"axis": axis}, since=13)
 
 

@@ -17,7 +17,7 @@ from onnxtile.fusion.lower.attention import (
     proved_attention,
 )
 from onnxtile.fusion.lower.lowering import (
-    HALVES,
+    FLOATS,
     Argument,
     CallSite,
     Literal,
@@ -182,7 +182,6 @@ ATTENTION = ScaledDotProductAttention()
 
 # Rotary position embedding: each vector's halves turned by angles that its position gives.
 
-_TYPES = HALVES | {ir.DataType.FLOAT}
 _LONGEST = 12
 
 
@@ -228,7 +227,7 @@ def _proved(site: CallSite) -> _Turn:
     dims = known_dims(argument)
     _require_halves(turned, dims)
     for operand in (argument, site.arguments[cos], site.arguments[sin]):
-        if require_type("RotaryEmbedding", operand, _TYPES) != site.dtype:
+        if require_type("RotaryEmbedding", operand, FLOATS) != site.dtype:
             raise NotLowered("its inputs differ in their element types")
     assert isinstance(dims[3], int)
     turn = _Turn(argument, site.arguments[cos], site.arguments[sin], dims, dims[3] // 2)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
-    FLOATS,
+    WITH_DOUBLE,
     Argument,
     CallSite,
     Lowering,
@@ -24,7 +24,6 @@ from onnxtile.fusion.operator_lowerings.products import DYNAMIC_QUANTIZE_MATMUL,
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 
-_TYPES = FLOATS | {ir.DataType.DOUBLE}
 _SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}
 
 
@@ -41,7 +40,7 @@ class Linear(Lowering):
         x, weight, bias = require_operator(
             site, lambda *inputs: definition("Gemm", 7, inputs), "its body is not one product and a bias", count=3
         )
-        require_type("Gemm", x, _TYPES)
+        require_type("Gemm", x, WITH_DOUBLE)
         columns = known_dims(weight)[-1]
         matrices = len(known_dims(x)) == 2 and len(known_dims(weight)) == 2
         if not matrices or known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
