@@ -76,10 +76,6 @@ class MovedIsland(IslandLowering):
             raise NotLowered("an operand is computed in it")
         return known
 
-    def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator on the stored tensor."""
-        return self.to_onnx(island)
-
 
 DEPTH_TO_SPACE = MovedIsland("DepthToSpace", 1)
 EXPAND = MovedIsland("Expand", 8)

@@ -20,6 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     NotLowered,
     Operand,
+    Steps,
     held,
     known_dims,
     known_dtype,
@@ -415,16 +416,8 @@ def _require_broadcast(mask: Dims, scores: Dims) -> None:
 # Nodes that a lowering adds: transposes, reshapes and masks around its operator.
 
 
-@dataclass
-class NewNodes:
-    """Collects new nodes as steps; each method returns the operand that its step makes."""
-
-    steps: list[NewNode]
-
-    def add(self, step: NewNode) -> Made:
-        """Append a step."""
-        self.steps.append(step)
-        return Made(len(self.steps) - 1)
+class AttentionSteps(Steps):
+    """Collects the nodes around attention; each method returns the operand that its node makes."""
 
     def transposed(self, operand: Operand, perm: tuple[int, ...]) -> Operand:
         """Return `operand` with its axes permuted: where it is made by a Transpose, that is undone, not added to."""

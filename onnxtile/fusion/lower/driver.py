@@ -68,7 +68,7 @@ class PlugIns:
         """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
         calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
-        islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)  # type: ignore[type-abstract]
+        islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)
         operators = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
         return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {})
 

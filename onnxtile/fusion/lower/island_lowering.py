@@ -5,7 +5,6 @@ A tensor x is stored as q: x = (q - zero point) · scale (https://onnx.ai/onnx/o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -217,7 +216,7 @@ def _earlier(output: Made, number: int) -> Made:
     return Made(output.step - 1, 0 if output.step == number else output.output)
 
 
-class IslandLowering(ABC):
+class IslandLowering:
     """How the islands of one operator are lowered: one instance in one file of onnxtile/fusion/island_lowerings.
 
     `name` is the operator, with its domain before it and two colons where that is not the standard's. Both methods are pure, and raise
@@ -226,9 +225,9 @@ class IslandLowering(ABC):
 
     name: str
 
-    @abstractmethod
     def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator of onnxruntime that computes on the stored operands."""
+        """Return the operator of onnxruntime that computes on the stored operands: by default the standard one."""
+        return self.to_onnx(island)
 
     def to_onnx(self, island: IslandSite) -> Replacement:
         """Return the standard operator that does so."""

@@ -130,6 +130,24 @@ class Replacement:
         return Replacement((NewNode(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
 
 
+class Steps:
+    """Collects the new nodes of a replacement."""
+
+    def __init__(self) -> None:
+        self.steps: list[NewNode] = []
+
+    def add(self, step: NewNode) -> Made:
+        """Append a node; return its first output."""
+        self.steps.append(step)
+        return Made(len(self.steps) - 1)
+
+    def replacement(
+        self, output: Made, main: Made, *, twice: frozenset[ir.Value] = frozenset(), rounds: bool = False
+    ) -> Replacement:
+        """Return what the call becomes, named for the node that makes `main`."""
+        return Replacement(tuple(self.steps), (output,), main.step, twice=twice, rounds=rounds)
+
+
 @dataclass(frozen=True)
 class Argument:
     """An input of the call, or a result: the value (None where it has no name outside), and what is known of it.

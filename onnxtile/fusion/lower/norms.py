@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.attention import NewNodes
+from onnxtile.fusion.lower.attention import AttentionSteps
 from onnxtile.fusion.lower.definition import definition, is_defined_as
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
@@ -212,10 +212,10 @@ def normalised(site: CallSite, operator: str, since: int) -> Replacement:
     if is_last:
         return Replacement.one(operator, (x, *inputs), settings, since=since)
     last = (*(axis for axis in range(rank) if axis != first), first)
-    steps = NewNodes([])
+    steps = AttentionSteps()
     result = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
     back = steps.add(NewNode("Transpose", (result,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
-    return Replacement(tuple(steps.steps), (back,), result.step)
+    return steps.replacement(back, result)
 
 
 def _precise(site: CallSite) -> Poly:
