@@ -32,7 +32,7 @@ from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSi
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import SiteVerdict
-from onnxtile.fusion.unfuse import Opening, Undo, called_functions
+from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.feeds import draw
 from onnxtile.model.modules import module_note, module_path
@@ -590,10 +590,7 @@ def _tidy(model: ir.Model, *, lowered: bool) -> None:
     """Remove records and functions of calls that are no more, and import the domains that are used."""
     if lowered:  # what was lowered cannot be unfused
         model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(model).only(fused_calls(model)))
-    called = called_functions(model)
-    for identifier, function in list(model.functions.items()):
-        if keys.META_OP in function.metadata_props and identifier not in called:
-            del model.functions[identifier]
+    remove_uncalled(model)
     used = {node.domain for node in all_nodes(model)}
     imports = model.graph.opset_imports
     if keys.DOMAIN not in used:
