@@ -17,6 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_array, constant_attribute
 from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
 from onnxtile.model.topology import dependencies, has_body, node_id
+from onnxtile.query.graph import is_constant
 from onnxtile.query.match import Match
 from onnxtile.system.dataclass import dataclass
 
@@ -73,7 +74,7 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs. What
     only measures the region for itself (the Shape of scores, by which a mask is cut for them) belongs to it, too.
     """
-    nodes = [node for node in matched if not _is_constant(node, constants)]
+    nodes = [node for node in matched if not is_constant(node, constants)]
     if not nodes:
         return Refusal("it has nothing but constants")
     graph = nodes[0].graph
@@ -158,10 +159,6 @@ def _measures(value: ir.Value, members: set[ir.Node]) -> list[ir.Node]:
 def _is_read_within(node: ir.Node, members: set[ir.Node]) -> bool:
     readers = [reader for value in node.outputs for reader in value.consumers()]
     return bool(readers) and not any(_is_read_outside(value, members) for value in node.outputs)
-
-
-def _is_constant(node: ir.Node, constants: Constants) -> bool:
-    return bool(node.outputs) and all(value in constants for value in node.outputs)
 
 
 def _is_small(value: ir.Value, constants: Constants) -> bool:

@@ -20,6 +20,7 @@ from onnxtile.model.constants import prune
 from onnxtile.model.functions import add_function, constant_node, free_function, read_from_outside
 from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
+from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.stream import Written
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
@@ -81,7 +82,7 @@ def tile(
     exist, or where more than `MOST_NODES` would be written and the options do not allow so many.
     """
     options = options or TilingPolicy()
-    facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)), free)
+    facts = TilingFacts(shapes, constants, opset_of(model), Unbound.of(free_inputs(model)), free)
     search = _Search.over(model, limits, facts, options)
     names, copies = search.names, FunctionCopies(model, search.table)
     copies.split(search.is_tileable)
@@ -130,7 +131,7 @@ def opset_to_join(
 
     A model with local functions keeps its opset, since its functions have one of their own. The model is not changed. Raises as `tile`.
     """
-    options, opset = options or TilingPolicy(), _opset(model)
+    options, opset = options or TilingPolicy(), opset_of(model)
     if opset >= SCATTER_OPSET or model.functions:
         return opset
     facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
@@ -145,10 +146,6 @@ def _require_names(names: Iterable[str], entries: Iterable[TileSite | ExpertSite
     for name in names:
         if name not in known:
             raise unknown("node to skip", name, known)
-
-
-def _opset(model: ir.Model) -> int:
-    return model.graph.opset_imports.get("", 0)
 
 
 @dataclass(frozen=True)
@@ -307,7 +304,7 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     """Return the nodes that replace the node of `site`, and its result, the output of the last node; the graph is not changed."""
     graph = site.node.graph
     assert isinstance(graph, ir.Graph)
-    opset = writing.model.graph.opset_imports.get("", 0)
+    opset = opset_of(writing.model)
     writer = Writer(
         site.name,
         opset,

@@ -260,7 +260,7 @@ def _verdicts(
 ) -> tuple[Verdict, tuple[TileVerdict, ...]]:
     """Run each different product and the whole model; return the verdicts. Raises Mismatch where a result is too far off."""
     progress("verifying")
-    opset = tiled.graph.opset_imports.get("", 0)
+    opset = opset_of(tiled)
     sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
     require_sites((site.node for site in sites if not site.passed), _hints(result))
     check(tiled)
