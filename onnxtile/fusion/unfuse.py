@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.metaop import digest
 from onnxtile.fusion.record import (
     ConstantRecord,
@@ -33,14 +34,12 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Unfused:
+class Unfused(JsonFields):
     """How many calls were undone, by meta-op."""
 
-    calls: dict[str, int] = field(default_factory=dict)
+    JSON = "unfused=calls"
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of the result."""
-        return {"unfused": self.calls}
+    calls: dict[str, int] = field(default_factory=dict)
 
 
 def unfuse(model: ir.Model) -> Unfused:

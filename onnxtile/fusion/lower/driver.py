@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.edge_rows import SiteRuns
 from onnxtile.fusion.fuse import PatternResult, fuse
 from onnxtile.fusion.lower.island_lowering import IslandLowering, read_island
@@ -455,12 +456,14 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class LoweredSite:
+class LoweredSite(JsonFields):
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
     `decided` says that no proof decides whether the operator means the call, but a run of both.
     `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
     """
+
+    JSON = "call meta_op operator? reason? opened? decided? edges?"
 
     call: str
     meta_op: str
@@ -469,10 +472,6 @@ class LoweredSite:
     opened: bool = False
     decided: str = ""
     edges: Mapping[str, list[str]] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one call."""
-        return {key: value for key, value in vars(self).items() if value not in ("", False, {})}
 
 
 @dataclass(frozen=True)
