@@ -18,15 +18,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 BLOCKS, HIDDEN, HEADS, MLP = 12, 72, 3, 144
 IMAGE, PATCH, CLASSES, SEED = 64, 8, 100, 20
-PATCHES = (IMAGE // PATCH) ** 2
-TOKENS = PATCHES + 1  # the class token stands in front
 HEAD_SIZE = HIDDEN // HEADS
 
 
 class Builder:
     """Collects nodes and constants; each method adds a piece of the network and returns the name of its output."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: int) -> None:
+        self.patches = (image // PATCH) ** 2
+        self.tokens = self.patches + 1  # the class token stands in front
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
         self.random = np.random.default_rng(SEED)
@@ -90,7 +90,7 @@ class Builder:
         parts = [f"{name}/split/{part}" for part in "qkv"]
         sizes = self.ints("attention/split_sizes", HIDDEN, HIDDEN, HIDDEN)
         self.nodes.append(helper.make_node("Split", [product, sizes], parts, f"{name}/split", axis=-1))
-        shape = self.ints("attention/heads_shape", 1, TOKENS, HEADS, HEAD_SIZE)
+        shape = self.ints("attention/heads_shape", 1, self.tokens, HEADS, HEAD_SIZE)
         heads = []
         for part, perm in zip("qkv", ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True):
             bias = self.weight(f"{name}/{part}/bias", HIDDEN, std=0.1)
@@ -107,7 +107,7 @@ class Builder:
         softmax = self.node("Softmax", f"{name}/softmax", scaled, axis=-1)
         context = self.node("MatMul", f"{name}/context", softmax, v)
         together = self.node("Transpose", f"{name}/transpose", context, perm=[0, 2, 1, 3])
-        shape = self.ints("attention/tokens_shape", 1, TOKENS, HIDDEN)
+        shape = self.ints("attention/tokens_shape", 1, self.tokens, HIDDEN)
         return self.linear(f"{name}/out", self.node("Reshape", f"{name}/reshape", together, shape), HIDDEN, HIDDEN)
 
     def block(self, name: str, x: str) -> str:
@@ -124,12 +124,14 @@ class Builder:
         bias = self.weight("embedding/patch/bias", HIDDEN, std=0.1)
         sides = {"kernel_shape": [PATCH, PATCH], "strides": [PATCH, PATCH]}
         patches = self.node("Conv", "embedding/patch/conv", image, kernel, bias, **sides)
-        shape = self.ints("embedding/patch/shape", 1, HIDDEN, PATCHES)
+        shape = self.ints("embedding/patch/shape", 1, HIDDEN, self.patches)
         flat = self.node("Reshape", "embedding/patch/reshape", patches, shape)
         tokens = self.node("Transpose", "embedding/patch/transpose", flat, perm=[0, 2, 1])
         first = self.weight("embedding/class_token", 1, 1, HIDDEN, std=1.0)
         joined = self.node("Concat", "embedding/concat", first, tokens, axis=1)
-        return self.node("Add", "embedding/add", joined, self.weight("embedding/position", 1, TOKENS, HIDDEN, std=0.5))
+        return self.node(
+            "Add", "embedding/add", joined, self.weight("embedding/position", 1, self.tokens, HIDDEN, std=0.5)
+        )
 
     def head(self, x: str, output: str) -> None:
         """Classify by the class token."""
@@ -140,23 +142,23 @@ class Builder:
         self.nodes.append(helper.make_node("Gemm", [token, weight, bias], [output], "head/gemm", transB=1))
 
 
-def make_transformer(blocks: int = BLOCKS) -> onnx.ModelProto:
-    """Build the model with so many `blocks`: `image` (1, 3, 64, 64) to `logits` (1, 100), both float32."""
+def make_transformer(blocks: int = BLOCKS, image: int = IMAGE) -> onnx.ModelProto:
+    """Build the model with so many `blocks`: `image` (1, 3, `image`, `image`) to `logits` (1, 100), both float32."""
+    builder = Builder(image)
     doc = (
-        f"A vision transformer of {blocks} pre-norm blocks, {HIDDEN} wide, {HEADS} heads, MLP {MLP}, on {TOKENS} tokens; "
+        f"A vision transformer of {blocks} pre-norm blocks, {HIDDEN} wide, {HEADS} heads, MLP {MLP}, on {builder.tokens} tokens; "
         "untrained, with random weights from a fixed seed. Made by models/make_transformer.py."
     )
-    builder = Builder()
     x = builder.embedding("image")
     for index in range(blocks):
         x = builder.block(f"block.{index}", x)
     builder.head(x, "logits")
 
     image_doc = "One RGB image, channels first, each channel normalised to mean 0 and deviation 1."
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, IMAGE, IMAGE], image_doc)
+    pixels = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, image, image], image_doc)
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES], "A score for each class.")
     constants = list(builder.constants.values())
-    graph = helper.make_graph(builder.nodes, "transformer", [image], [logits], constants, doc)
+    graph = helper.make_graph(builder.nodes, "transformer", [pixels], [logits], constants, doc)
     opset = helper.make_opsetid("", 14)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=7, producer_name="onnxtile", doc_string=doc)
     helper.set_model_props(model, {"description": doc, "license": "Apache-2.0", "seed": str(SEED)})

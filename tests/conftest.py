@@ -90,13 +90,13 @@ def transformer() -> Path:
 
 @pytest.fixture(scope="session")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The transformer with one of its twelve blocks, for tests of all that surrounds a model."""
+    """The transformer with one of its twelve blocks, on a quarter of the image, for tests of all that surrounds a model."""
     spec = importlib.util.spec_from_file_location("make_transformer", MODELS / "make_transformer.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     path = tmp_path_factory.mktemp("shallow") / "transformer.onnx"
-    path.write_bytes(script.make_transformer(blocks=1).SerializeToString(deterministic=True))
+    path.write_bytes(script.make_transformer(blocks=1, image=32).SerializeToString(deterministic=True))
     return path
 
 

@@ -6,7 +6,7 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -16,16 +16,12 @@ import onnx_ir as ir
 from onnxtile.arena.kernel import (
     Controlled,
     Corruption,
-    Draws,
     GrowingStates,
     Kernel,
     Kernels,
-    Moves,
     PairedValues,
     PreparedNode,
-    SpansRead,
     ValueTable,
-    View,
     begun_in_place,
     is_appended,
     missing_ranges,
@@ -34,11 +30,11 @@ from onnxtile.arena.kernel import (
     shares_bytes,
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, planned_sites, same, workspaces
-from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer, PlannedState
-from onnxtile.kernels.aliases import Alias, LayoutFacts, parts, spans_read, views
+from onnxtile.declare.plan_document import PlannedBody, PlannedGraph, PlannedState
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.kernel_graph import IN_PLACE, GraphKernel, KernelGraph, Share
 from onnxtile.model.topology import dependencies, followers, nodes_inside
-from onnxtile.planning.schedule import named
-from onnxtile.shapes.opened_calls import inside_of
+from onnxtile.planning.schedule import in_order
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, ModelError
@@ -77,44 +73,39 @@ _UNWRITTEN = 0xA5
 
 
 class GraphRun:
-    """The nodes of `graph`, prepared to run at the addresses of the plan.
+    """The kernels of `graph`, prepared to run at the addresses of its `plan`, which keeps `states` in the arena.
 
-    `buffers` are its tensors, `schedule` and `numbers` its nodes and their steps, `bodies` the plans of their bodies, `states` those kept
-    in the arena. Raises CheckFailed
-    where the plan leaves the arena or gives a tensor another size, ModelError where onnxruntime has no kernel for a node.
+    Raises CheckFailed where the plan leaves the arena or gives a tensor another size, ModelError where onnxruntime lacks a kernel.
     """
 
     def __init__(
-        self,
-        graph: ir.Graph,
-        context: RunContext,
-        buffers: Iterable[PlannedBuffer],
-        schedule: Sequence[str],
-        numbers: Sequence[int],
-        bodies: Iterable[PlannedBody],
-        states: Iterable[PlannedState] = (),
+        self, graph: KernelGraph, context: RunContext, plan: PlannedGraph, states: Iterable[PlannedState] = ()
     ) -> None:
         self.graph = graph
+        self.inputs, self.outputs = ([self._value(number) for number in ends] for ends in (graph.inputs, graph.outputs))
         self._context = context
         self._facts = context.facts
         self._shapes = context.facts.shapes
-        buffers = tuple(buffers)
-        self.sites = planned_sites(graph, buffers, context.blocks, self._shapes)
-        self.growing = GrowingStates.of(graph, states, self.sites, context.blocks, self._facts)
+        self.sites = planned_sites(graph, plan.buffers, context.blocks)
+        self.growing = GrowingStates.of(graph, states, self.sites, context.blocks, self._shapes)
         self.sites.update({value: _new_like(self.sites[value]) for value in self.growing.rows})
         self._constants: dict[ir.Value, None] = {}
-        self.steps: dict[int, PreparedNode] = {}
-        self.numbers = numbers
-        self._spans: dict[int, SpansRead] = {}
+        self.steps: dict[int, PreparedNode | Controlled] = {}
+        self.numbers = plan.steps
         self._repeated: set[Hashable] = set()
         self._lent: set[ir.Value] = set()
         of_node: dict[str, list[PlannedBody]] = {}
-        for body in bodies:
+        for body in plan.bodies:
             of_node.setdefault(body.node, []).append(body)
-        self._workspaces = workspaces(schedule, numbers, buffers, of_node, context.blocks)
-        for position, node in enumerate(named(graph, schedule)):
-            self._prepare(position, node, of_node.get(schedule[position], []))
-        self._hold(graph.outputs)
+        self._workspaces = workspaces(plan.schedule, plan.steps, plan.buffers, of_node, context.blocks)
+        names = {number: kernel.name for number, kernel in enumerate(graph.kernels)}
+        for position, number in enumerate(in_order(names, plan.schedule)):
+            self._prepare(position, graph.kernels[number], of_node.get(names[number], []))
+        self._hold(self.outputs)
+
+    def _value(self, number: int) -> ir.Value:
+        value: ir.Value = self.graph.tensors[number].value
+        return value
 
     @cached_property
     def held(self) -> ValueTable:
@@ -126,8 +117,8 @@ class GraphRun:
     @property
     def views(self) -> int:
         """The number of nodes that do not run, because their results are in place."""
-        moves = (step for step in self.steps.values() if isinstance(step, Moves))
-        return sum(isinstance(s, View) for s in self.steps.values()) + sum(m.is_needless(self.sites) for m in moves)
+        steps = (step for step in self.steps.values() if isinstance(step, PreparedNode))
+        return sum(step.is_needless(self.sites) for step in steps)
 
     @property
     def repeated(self) -> int:
@@ -154,31 +145,20 @@ class GraphRun:
         number, step, used = self.numbers[position], self.steps[position], self._workspaces.get(position, [])
         for workspace in used:
             workspace.fill()
-        corruption = (
-            self._lockstep(number, step, paired, self._spans.get(position, {}))
-            if isinstance(step, Kernel | Moves | Draws | View)
-            else self._control(step, paired)
-        )
+        self.growing.read(step.reads, paired)
+        corruption = self._lockstep(number, step, paired) if isinstance(step, PreparedNode) else step.run(paired)
         return corruption or next(
             (Corruption(workspace.name, number) for workspace in used if not workspace.is_intact), None
         )
 
-    def _control(self, step: Controlled, paired: PairedValues) -> Corruption | None:
-        self.growing.read(step.reads, paired)
-        return step.run(paired)
-
-    def _lockstep(
-        self, number: int, step: Kernel | Moves | Draws | View, paired: PairedValues, spans: SpansRead
-    ) -> Corruption | None:
-        kernel = step if isinstance(step, Kernel) else step.kernel
-        self.growing.read(kernel.reads, paired)
+    def _lockstep(self, number: int, step: PreparedNode, paired: PairedValues) -> Corruption | None:
+        kernel = step.kernel
         for _, value in kernel.inputs:
-            if not paired.agree(value, spans.get(value)):
+            if not paired.agree(value, step.spans.get(value)):
                 return Corruption(value.name or "", number)
-        if isinstance(step, View):
-            self._link(step, paired.arena)
-        if isinstance(step, Kernel) and not spans and self._is_repeated(step):
-            corruption = self._repeat(number, step, paired)
+        self._link(step, paired.arena)
+        if step.is_plain and not step.spans and self._is_repeated(kernel):
+            corruption = self._repeat(number, kernel, paired)
             if corruption is not None:
                 return corruption
         self._run(
@@ -247,24 +227,21 @@ class GraphRun:
                 return Corruption(wrong.name or "", number)
         return None
 
-    def _reference_memory(
-        self, step: Kernel | Moves | Draws | View, value: ir.Value, arena: ValueTable
-    ) -> TensorMemory | None:
+    def _reference_memory(self, step: PreparedNode, value: ir.Value, arena: ValueTable) -> TensorMemory | None:
         """Return memory for `value` in the reference run, at the same distance from a multiple of 64 as in the arena."""
-        if not isinstance(step, View):
-            return self.own_memory(value)
-        shown = arena[value]
-        return TensorMemory.empty(shown.dtype, shown.shape, len(shown.data), shown.address)
+        return _new_like(arena[value]) if step.shown else self.own_memory(value)
 
-    def _run_inside(self, step: Kernel | Moves | Draws | View, paired: PairedValues) -> None:
-        if isinstance(step, Kernel):
-            self._run(step, paired.arena, {value: self.sites.get(value) for _, value in step.outputs})
-        elif isinstance(step, Moves):
-            self._move(step, paired.arena)
-        elif isinstance(step, Draws):
+    def _run_inside(self, step: PreparedNode, paired: PairedValues) -> None:
+        if step.is_plain:
+            self._run(step.kernel, paired.arena, {value: self.sites.get(value) for _, value in step.kernel.outputs})
+        elif step.draws:
             self._copy(step.kernel, paired)
+        elif step.there is not None:
+            self._move(step, step.there, paired.arena)
 
-    def _move(self, step: Moves, arena: ValueTable) -> None:
+    def _move(
+        self, step: PreparedNode, there: Mapping[ir.Value, tuple[tuple[int, int], ...]], arena: ValueTable
+    ) -> None:
         outputs = [value for _, value in step.kernel.outputs]
         elsewhere = dict(arena)
         self._run(step.kernel, elsewhere, {value: self.own_memory(value) for value in outputs})
@@ -273,7 +250,7 @@ class GraphRun:
             if site is None:
                 arena[value] = elsewhere[value]
                 continue
-            for start, end in missing_ranges(step.there.get(value, ()), len(site.data)):
+            for start, end in missing_ranges(there.get(value, ()), len(site.data)):
                 site.data[start:end] = elsewhere[value].data[start:end]
             arena[value] = site
 
@@ -282,14 +259,13 @@ class GraphRun:
             drawn, site = paired.reference[value], self.sites.get(value)
             paired.arena[value] = drawn if site is None else site.filled(drawn.array())
 
-    def _link(self, view: View, arena: ValueTable) -> None:
-        for alias in view.aliases:
-            value = alias.value
+    def _link(self, step: PreparedNode, arena: ValueTable) -> None:
+        for value, (source, start) in step.shown.items():
             shape, size = self._shapes.sizes(value), tensor_bytes(value, self._shapes)
             assert shape is not None
             assert size is not None
             site = self.sites.get(value)
-            arena[value] = arena[alias.source].part(alias.at, size, shape) if site is None else site
+            arena[value] = arena[source].part(start, size, shape) if site is None else site
 
     def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
         """Run `kernel` on `values`, and put its results into `targets` and `values`."""
@@ -339,66 +315,63 @@ class GraphRun:
         self._lent.add(value)
         self.sites[value] = TensorMemory.empty(dtype, shape, size, start + number * size)
 
-    def _prepare(self, position: int, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
-        """Prepare the run of `node`, unless it is computed before the run."""
-        outputs = [value for value in node.outputs if value.name]
+    def _prepare(self, position: int, kernel: GraphKernel, bodies: Sequence[PlannedBody]) -> None:
+        """Prepare the run of `kernel`, unless it is computed before the run."""
+        node, outputs = kernel.node, [self._value(number) for number in kernel.makes]
         if all(value in self._facts.constants and value not in self.sites for value in outputs):
             return
-        if bodies and self._is_typed(node, bodies):
-            self.steps[position] = self._controlled(node, bodies)
-            self._hold(dependencies(node))
+        if bodies and all(_is_typed(body.graph) for body in kernel.bodies if body.attribute is not None):
+            self.steps[position] = self._controlled(kernel, bodies)
+            self._hold(self.steps[position].reads)
             return
-        cuts = (a for a in parts(node, self._facts) if a.rule == "cut" and a.value not in self.sites)
-        shared = {a.value: a for a in (*views(node, self._facts), *cuts) if self._shares(a)}
-        if not self._context.shows_views or any(self._shapes.is_bound(value) for value in outputs):
-            shared = {}  # the shape of a bounded view is known only in a run
-        kernel = self._context.kernels.of(node)
-        self._hold(kernel.reads)
-        spans = {value: spans_read(node, value, self._facts) for value in kernel.reads}
-        self._spans[position] = {value: of_value for value, of_value in spans.items() if of_value is not None}
-        if shared.keys() == set(outputs):
-            self.steps[position] = View(kernel, tuple(shared.values()))
+        prepared = PreparedNode(
+            self._context.kernels.of(node),
+            spans={self._value(read.tensor): read.spans for read in kernel.reads if read.spans is not None},
+        )
+        self._hold(prepared.reads)
+        # The bytes in place, and the shape of a bounded view, are known only in a run.
+        is_bound = any(self._shapes.is_bound(value) for value in outputs)
+        kept = [] if is_bound else [share for share in kernel.shares if share.kind != IN_PLACE and self._shares(share)]
+        shown = {
+            self._value(share.result): (self._value(share.operand), share.at)
+            for share in kept
+            if share.kind == "view" or (share.kind == "cut" and self._value(share.result) not in self.sites)
+        }
+        if self._context.shows_views and shown.keys() == set(outputs):
+            prepared = replace(prepared, shown=shown)
         elif node in self._facts.random:
-            self.steps[position] = Draws(kernel)
+            prepared = replace(prepared, draws=True)
         else:
-            there = self._there(node)
-            is_apart = is_appended(node, self.sites, self._shapes)
-            self.steps[position] = (
-                Moves(kernel, there or begun_in_place(node, self.sites)) if there or is_apart else kernel
-            )
+            there = self._there(share for share in kept if share.kind != "view")
+            if there or is_appended(node, self.sites, self._shapes):
+                prepared = replace(prepared, there=there or begun_in_place(node, self.sites))
+        self.steps[position] = prepared
 
-    def _is_typed(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> bool:
-        """Return whether all values in the bodies of `node` are tensors; otherwise it runs as one kernel."""
-        graphs = [body_of(node, body.attribute) for body in bodies if body.attribute is not None]
-        results = (value for graph in graphs for inner in graph.all_nodes() for value in inner.outputs if value.name)
-        return all(self._shapes.dtype(value) is not None for value in results)
-
-    def _controlled(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> Controlled:
+    def _controlled(self, kernel: GraphKernel, bodies: Sequence[PlannedBody]) -> Controlled:
+        graphs = {body.attribute: body.graph for body in kernel.bodies}
 
         def prepared(body: PlannedBody) -> GraphRun:
-            graph = body_of(node, body.attribute)
-            return GraphRun(graph, self._context, body.buffers, body.schedule, body.steps, body.bodies)
+            return GraphRun(graphs[body.attribute], self._context, body)
 
-        return controlled(node, self, {body.attribute: body for body in bodies}, prepared)
+        return controlled(kernel.node, self, {body.attribute: body for body in bodies}, prepared)
 
-    def _there(self, node: ir.Node) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
-        """Return the ranges of bytes, by output, that `node` need not move."""
+    def _there(self, shares: Iterable[Share]) -> dict[ir.Value, tuple[tuple[int, int], ...]]:
+        """Return the ranges of bytes, by output, that `shares` keep in place."""
         ranges: dict[ir.Value, tuple[tuple[int, int], ...]] = {}
-        if any(self._shapes.is_bound(value) for value in node.outputs):
-            return ranges  # the bytes in place are known only in a run
-        for alias in parts(node, self._facts):
-            if alias.value in self.sites and alias.source in self.sites and self._shares(alias):
-                start = max(0, -alias.at)
-                end = min(len(self.sites[alias.value].data), len(self.sites[alias.source].data) - alias.at)
-                ranges[alias.value] = (*ranges.get(alias.value, ()), (start, end))
+        for share in shares:
+            value, source = self._value(share.result), self._value(share.operand)
+            if value in self.sites:
+                start = max(0, -share.at)
+                end = min(len(self.sites[value].data), len(self.sites[source].data) - share.at)
+                ranges[value] = (*ranges.get(value, ()), (start, end))
         return ranges
 
-    def _shares(self, alias: Alias) -> bool:
-        """Return whether the plan keeps the alias: both at matching addresses in the arena, or both outside."""
-        sites = self.sites
-        if alias.value not in sites:
-            return alias.source not in sites
-        return alias.source in sites and sites[alias.value].address == sites[alias.source].address + alias.at
+    def _shares(self, share: Share) -> bool:
+        """Return whether the plan keeps `share`: both at matching addresses in the arena, or both outside."""
+        result, operand = (self.sites.get(self._value(number)) for number in (share.result, share.operand))
+        if result is None or operand is None:
+            return result is operand
+        return result.address == operand.address + share.at
 
     def _hold(self, values: Iterable[ir.Value]) -> None:
         """Note the constants among `values`; they stay in memory for all runs."""
@@ -406,11 +379,11 @@ class GraphRun:
         self._constants.update((value, None) for value in values if value in constants and value not in self.sites)
 
 
-def body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
-    """Return the body in `attribute` of `node`; for None, the body of the function that it calls."""
-    graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
-    assert graph is not None
-    return graph
+def _is_typed(graph: KernelGraph) -> bool:
+    """Return whether all values that a body makes are tensors; otherwise its node runs as one kernel."""
+    made = (number for kernel in graph.kernels for number in (*kernel.makes, *kernel.inside))
+    bodies = (body for kernel in graph.kernels for body in kernel.bodies)
+    return all(graph.tensors[number].dtype is not None for number in made) and all(_is_typed(b.graph) for b in bodies)
 
 
 def _new_like(site: TensorMemory) -> TensorMemory:
@@ -461,16 +434,16 @@ class _Control:
         """Run `body` once on the values `given`."""
         for values in (paired.arena, paired.reference):
             values.update(body.held)
-        for value, pair in zip(body.graph.inputs, given, strict=True):
+        for value, pair in zip(body.inputs, given, strict=True):
             _put(value, pair, body, paired)
         corruption = body.run(paired, body.steps)
         if corruption is not None:
             return corruption
-        return next((Corruption(v.name or "", None) for v in body.graph.outputs if not paired.agree(v)), None)
+        return next((Corruption(v.name or "", None) for v in body.outputs if not paired.agree(v)), None)
 
     def _lend(self, body: GraphRun) -> None:
         """Let `body` make its outputs where those of the node are."""
-        for inner, outer in zip(body.graph.outputs, self.node.outputs, strict=False):
+        for inner, outer in zip(body.outputs, self.node.outputs, strict=False):
             body.lend(inner, _address(self.around.sites.get(outer)))
 
     def _hand_out(self, results: Sequence[_ArrayPair], paired: PairedValues) -> Corruption | None:
@@ -486,7 +459,7 @@ class _Call(_Control):
         body = self._body(None)
         self._lend(body)
         corruption = self._once(body, (), paired)
-        return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
+        return corruption or self._hand_out([_copy_of(value, paired) for value in body.outputs], paired)
 
 
 class _If(_Control):
@@ -496,7 +469,7 @@ class _If(_Control):
         body = self._body("then_branch" if _array(paired.reference[condition]).all() else "else_branch")
         self._lend(body)
         corruption = self._once(body, (), paired)
-        return corruption or self._hand_out([_copy_of(value, paired) for value in body.graph.outputs], paired)
+        return corruption or self._hand_out([_copy_of(value, paired) for value in body.outputs], paired)
 
 
 class _Loop(_Control):
@@ -506,7 +479,7 @@ class _Loop(_Control):
         limit = None if most is None else int(most.reshape(()))
         goes_on = condition is None or bool(condition.all())
         carried = [_copy_of(value, paired) for value in self.node.inputs[2:] if value is not None]
-        collected: list[list[_ArrayPair]] = [[] for _ in body.graph.outputs[1 + len(carried) :]]
+        collected: list[list[_ArrayPair]] = [[] for _ in body.outputs[1 + len(carried) :]]
         turn, clock = 0, Clock()
         while goes_on and (limit is None or turn < limit):
             clock.check()
@@ -514,12 +487,12 @@ class _Loop(_Control):
             corruption = self._once(body, [(number, number), (go, go), *carried], paired)
             if corruption is not None:
                 return corruption
-            first, *others = (_copy_of(value, paired) for value in body.graph.outputs)
+            first, *others = (_copy_of(value, paired) for value in body.outputs)
             goes_on, carried = bool(_array(first[1]).all()), others[: len(carried)]
             for rows, pair in zip(collected, others[len(carried) :], strict=True):
                 rows.append(pair)
             turn += 1
-        inner = body.graph.outputs[1 + len(carried) :]
+        inner = body.outputs[1 + len(carried) :]
         return self._hand_out([*carried, *map(_stacked, collected, inner, self.node.outputs[len(carried) :])], paired)
 
 
@@ -532,11 +505,11 @@ class _ScanRun(_Control):
             [tuple(map(_array, pair)) for pair in given[len(given) - count :]],
         )
         starts = [_address(paired.reference[v]) for v in self.node.inputs[len(states) :] if v is not None]
-        rows_in = body.graph.inputs[len(states) :]
+        rows_in = body.inputs[len(states) :]
         axes = self._ints("scan_input_axes", count)
         backwards = self._ints("scan_input_directions", count)
         length = scanned[0][0].shape[axes[0]]
-        handed_out = body.graph.outputs[len(states) :]
+        handed_out = body.outputs[len(states) :]
         collected: list[list[_ArrayPair]] = [[] for _ in handed_out]
         clock = Clock()
         for turn in range(length):
@@ -550,7 +523,7 @@ class _ScanRun(_Control):
             corruption = self._once(body, [*states, *slices], paired)
             if corruption is not None:
                 return corruption
-            pairs = [_copy_of(value, paired) for value in body.graph.outputs]
+            pairs = [_copy_of(value, paired) for value in body.outputs]
             states = pairs[: len(states)]
             for rows, pair in zip(collected, pairs[len(states) :], strict=True):
                 rows.append(pair)
@@ -564,7 +537,7 @@ class _ScanRun(_Control):
 
     def _lend_rows(self, body: GraphRun, states: int, turn: int, length: int) -> None:
         """Let `body` make the rows that it hands out where they are in the wholes."""
-        rows, wholes = body.graph.outputs[states:], self.node.outputs[states:]
+        rows, wholes = body.outputs[states:], self.node.outputs[states:]
         backwards = self._ints("scan_output_directions", len(rows))
         for row, whole, axis, back in zip(
             rows, wholes, self._ints("scan_output_axes", len(rows)), backwards, strict=True

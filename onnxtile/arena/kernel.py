@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, same
 from onnxtile.declare.plan_document import PlannedState
-from onnxtile.kernels.aliases import Alias, LayoutFacts, containers, views
-from onnxtile.kernels.kernel_graph import ByteSpan
+from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph
 from onnxtile.model.known import Dims
 from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -46,13 +46,13 @@ class Kernel:
 
 
 class Kernels:
-    """Makes a Kernel of each node of the main graph of `model`. Equal nodes (operator, attributes, types, shapes) share a session."""
+    """Makes a Kernel of each node of a model. Equal nodes (operator, attributes, types, shapes) share a session."""
 
-    def __init__(self, model: ir.Model, shapes: Shapes) -> None:
-        self._submodels = Submodels(model)
-        self._shapes = shapes
-        self.containers = containers(model, shapes)
-        self._functions = model.functions
+    def __init__(self, facts: LayoutFacts) -> None:
+        self._submodels = Submodels(facts.model)
+        self._shapes = facts.shapes
+        self.containers = facts.containers
+        self._functions = facts.model.functions
         self._sessions: dict[bytes, Session] = {}
         self._known: dict[Hashable, Session] = {}
 
@@ -193,30 +193,25 @@ class Controlled(Protocol):
 
 
 @dataclass(frozen=True)
-class View:
-    """A node that does not run in the arena: each output is an input with another shape, or a part of it.
+class PreparedNode:
+    """A node as it runs in the arena. In the reference run its `kernel` runs, which proves the rest.
 
-    In the reference run its kernel runs, which proves that.
+    It does not run where each result is an operand with another shape, or a part of it: `shown` has these, with the first byte. A node
+    that moves bytes copies all but those in place: `there` has their ranges, from start to end, by output. A node that `draws` random
+    numbers runs in the reference run alone, and its results are copied into the arena. `spans` are the bytes that it reads, of operands of
+    which it reads only some.
     """
 
     kernel: Kernel
-    aliases: tuple[Alias, ...]
+    shown: Mapping[ir.Value, tuple[ir.Value, int]] = field(default_factory=dict)
+    there: Mapping[ir.Value, tuple[tuple[int, int], ...]] | None = None
+    draws: bool = False
+    spans: Mapping[ir.Value, Sequence[ByteSpan]] = field(default_factory=dict)
 
     @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
-        return self.kernel.reads
-
-
-@dataclass(frozen=True)
-class Moves:
-    """A node that moves bytes, some of which are in place: in the arena only the others are copied.
-
-    `there` has the ranges of bytes in place, from start to end, by output.
-    """
-
-    kernel: Kernel
-    there: Mapping[ir.Value, tuple[tuple[int, int], ...]]
+    def is_plain(self) -> bool:
+        """Whether its kernel runs in the arena, and makes all bytes of its results."""
+        return not self.shown and self.there is None and not self.draws
 
     @property
     def reads(self) -> tuple[ir.Value, ...]:
@@ -225,26 +220,11 @@ class Moves:
 
     def is_needless(self, sites: Mapping[ir.Value, TensorMemory]) -> bool:
         """Return whether every byte is in place."""
+        if self.there is None:
+            return bool(self.shown)
         return all(
             not missing_ranges(self.there.get(v, ()), len(sites[v].data)) for _, v in self.kernel.outputs if v in sites
         )
-
-
-@dataclass(frozen=True)
-class Draws:
-    """A node with random results: it runs once, in the reference run, and its results are copied into the arena."""
-
-    kernel: Kernel
-
-    @property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that it reads."""
-        return self.kernel.reads
-
-
-SpansRead: TypeAlias = Mapping[ir.Value, Sequence[ByteSpan]]
-"""The bytes that a node reads, of operands of which it reads only some."""
-PreparedNode: TypeAlias = Kernel | View | Moves | Draws | Controlled
 
 
 def missing_ranges(there: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
@@ -349,22 +329,21 @@ class GrowingStates:
     @classmethod
     def of(
         cls,
-        graph: ir.Graph,
+        graph: KernelGraph,
         states: Iterable[PlannedState],
         sites: Mapping[ir.Value, TensorMemory],
         blocks: Mapping[str, ArenaMemory],
-        facts: LayoutFacts,
+        shapes: Shapes,
     ) -> GrowingStates:
         """Return those of `states` of `graph`, whose values have `sites` in the arenas `blocks`."""
-        ends = {value.name: value for value in graph.inputs}, {value.name: value for value in graph.outputs}
+        inputs, outputs = ({graph.tensors[n].name: n for n in ends} for ends in (graph.inputs, graph.outputs))
         rows: dict[ir.Value, StateRows] = {}
         for state in states:
-            before, after = ends[0][state.input], ends[1][state.output]
-            state_rows = rows_of_state(state, blocks, facts.shapes.sizes(before) or ())
+            before, after = inputs[state.input], graph.root(outputs[state.output])
+            state_rows = rows_of_state(state, blocks, graph.tensors[before].dims or ())
             if state_rows is not None:
-                rows.update(
-                    dict.fromkeys(_tensors(before, facts.root(after), len(state_rows.data), sites, facts), state_rows)
-                )
+                tensors = _tensors((before, after), len(state_rows.data), graph, sites, shapes)
+                rows.update(dict.fromkeys(tensors, state_rows))
         begun = {value: operand for value in rows for operand in _begun(value, rows)}
         return cls(rows, begun)
 
@@ -393,18 +372,18 @@ def rows_of_state(state: PlannedState, blocks: Mapping[str, ArenaMemory], shape:
 
 
 def _tensors(
-    before: ir.Value, root: ir.Value, size: int, sites: Mapping[ir.Value, TensorMemory], facts: LayoutFacts
+    ends: Iterable[int], size: int, graph: KernelGraph, sites: Mapping[ir.Value, TensorMemory], shapes: Shapes
 ) -> Iterator[ir.Value]:
-    """Yield both ends of a state of `size` bytes, and the views of those that are shorter."""
-    todo = [value for value in (before, root) if value in sites and len(sites[value].data)]
+    """Yield both `ends` of a state of `size` bytes, and the views of those that are shorter."""
+    todo = [number for number in ends if (site := sites.get(graph.tensors[number].value)) and len(site.data)]
     while todo:
-        value = todo.pop()
+        number = todo.pop()
+        value = graph.tensors[number].value
         yield value
-        if len(sites[value].data) == size and not facts.shapes.is_bound(value):
+        if len(sites[value].data) == size and not shapes.is_bound(value):
             continue
-        shown = (alias for node in value.consumers() for alias in views(node, facts) if alias.source is value)
-        here = (view.value for view in shown if view.value in sites)
-        todo += (view_value for view_value in here if sites[view_value].address == sites[value].address)
+        shown = ((n, graph.tensors[n].value) for n, operand in graph.views.items() if operand == number)
+        todo += (n for n, view in shown if view in sites and sites[view].address == sites[value].address)
 
 
 def _begun(value: ir.Value, rows: Mapping[ir.Value, StateRows]) -> Iterator[ir.Value]:

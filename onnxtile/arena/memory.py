@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
-from onnxtile.shapes.resolve import Shapes, granule, tensor_bytes
+from onnxtile.kernels.kernel_graph import KernelGraph
+from onnxtile.shapes.resolve import granule
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.runtime import Array, Binding
@@ -184,29 +185,29 @@ _UNIQUE = "(unique workspace)"
 
 
 def planned_sites(
-    graph: ir.Graph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, ArenaMemory], shapes: Shapes
+    graph: KernelGraph, buffers: Iterable[PlannedBuffer], blocks: Mapping[str, ArenaMemory]
 ) -> dict[ir.Value, TensorMemory]:
     """Return the memory of the values of `graph`, at the addresses in `buffers`.
 
     Raises CheckFailed for a buffer outside its arena, with another size than the tensor, or of a value that is not in the graph.
     """
-    results = (value for node in graph for value in node.outputs)
-    by_name = {value.name: value for value in (*graph.inputs, *results) if value.name}
+    results = (number for kernel in graph.kernels for number in kernel.makes)
+    by_name = {graph.tensors[number].name: graph.tensors[number] for number in (*graph.inputs, *results)}
     sites: dict[ir.Value, TensorMemory] = {}
     for buffer in buffers:
         if buffer.kind == "workspace":
             continue
-        value = by_name.get(buffer.name)
-        if value is None:
+        tensor = by_name.get(buffer.name)
+        if tensor is None:
             raise CheckFailed(f"the plan has a place for {buffer.name!r}, which is not a tensor of its graph")
-        dtype, shape = shapes.dtype(value), shapes.sizes(value)
-        if dtype is None or shape is None or tensor_bytes(value, shapes) != buffer.size:
+        if tensor.dtype is None or tensor.dims is None or tensor.bytes != buffer.size:
             raise CheckFailed(f"the plan gives {buffer.name!r} {buffer.size} bytes, but the tensor has another size")
+        dtype = ir.DataType[tensor.dtype]
         if not buffer.size:
-            sites[value] = TensorMemory.empty(dtype, shape, 0)
+            sites[tensor.value] = TensorMemory.empty(dtype, tensor.dims, 0)
             continue
         data = _bytes(buffer, blocks)
-        sites[value] = TensorMemory(data, blocks[buffer.arena].address + buffer.offset, dtype, shape)
+        sites[tensor.value] = TensorMemory(data, blocks[buffer.arena].address + buffer.offset, dtype, tensor.dims)
     return sites
 
 

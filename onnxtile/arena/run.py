@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
-from onnxtile.arena.kernel import Corruption, Draws, Kernel, Kernels, Moves, PairedValues, ValueTable, View, contradicts
+from onnxtile.arena.kernel import Corruption, Kernels, PairedValues, PreparedNode, ValueTable, contradicts
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
+from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
-from onnxtile.declare.plan_document import (
-    NO_SHAPE,
-    UNSAID,
-    PlannedBody,
-    PlannedBuffer,
-    PlannedGraph,
-    PlannedMovement,
-)
+from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlannedBuffer, PlannedGraph, PlannedMovement
+from onnxtile.declare.verb import JsonFields
 from onnxtile.kernels.aliases import LayoutFacts
+from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.save import raise_ir_version
@@ -56,7 +52,7 @@ class ArenaExecutor:
     def __init__(
         self,
         model: ir.Model,
-        result: PlanResult,
+        result: PlanDocument,
         shapes: Shapes,
         constants: Constants,
         *,
@@ -65,12 +61,12 @@ class ArenaExecutor:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        self._kernels = Kernels(model, shapes)
+        facts = LayoutFacts(model, shapes, constants)
+        self._graph, self._kernels = read_kernels(facts, PlanScope(model.graph)), Kernels(facts)
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
-        self._context = RunContext(LayoutFacts(model, shapes, constants), self.blocks, self._kernels)
-        parts = (result.buffers, result.schedule, result.steps, result.bodies, result.states)
-        self._run = GraphRun(model.graph, self._context, *parts)
+        self._context = RunContext(facts, self.blocks, self._kernels)
+        self._run = GraphRun(self._graph, self._context, result, result.states)
         states = {state.input for state in result.states}
         inside = [value for value in model.graph.inputs if value in self._run.sites and value.name not in states]
         names = frozenset(result.keeps)
@@ -140,10 +136,8 @@ class ArenaExecutor:
 
     def elsewhere(self, feeds: Mapping[str, Array]) -> dict[str, Any] | Corruption:
         """Run the nodes one by one outside the arena; return each graph output by name, or the first difference of two such runs."""
-        graph, result = self._model.graph, self._result
-        bodies = [_nowhere(body) for body in result.bodies]
-        context = replace(self._context, shows_views=False)
-        run = GraphRun(graph, context, (), result.schedule, result.steps, bodies)
+        graph, context = self._model.graph, replace(self._context, shows_views=False)
+        run = GraphRun(self._graph, context, _nowhere(self._result))
         values: ValueTable = {**self._fed(feeds), **run.held}
         corruption = run.run(PairedValues(dict(values), values), run.steps)
         return corruption or {output.name or "": values[output] for output in graph.outputs}
@@ -167,9 +161,8 @@ class ArenaExecutor:
         for number in places:
             step = self._run.steps[number]
             last.update(dict.fromkeys(step.reads, number))
-            kernel = step.kernel if isinstance(step, Moves | Draws | View) else step
-            if isinstance(kernel, Kernel):
-                last.update({value: number for _, value in kernel.outputs})
+            if isinstance(step, PreparedNode):
+                last.update({value: number for _, value in step.kernel.outputs})
         last_values: dict[int, list[ir.Value]] = {}
         for value, number in last.items():
             if value not in self._run.held and not value.is_graph_output() and value not in self._kept:
@@ -177,9 +170,12 @@ class ArenaExecutor:
         return last_values
 
 
-def _nowhere(body: PlannedBody) -> PlannedBody:
-    """Return `body` without any address."""
-    return replace(body, buffers=(), bodies=tuple(map(_nowhere, body.bodies)))
+_Claims = TypeVar("_Claims", bound=PlannedGraph)
+
+
+def _nowhere(claims: _Claims) -> _Claims:
+    """Return `claims` without any address."""
+    return replace(claims, buffers=(), bodies=tuple(map(_nowhere, claims.bodies)))
 
 
 # The plain run of the whole model in onnxruntime's own memory, to compare a run inside the arena with.
@@ -286,7 +282,7 @@ _ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes
 
 
 @dataclass(frozen=True)
-class ArenaVerdict:
+class ArenaVerdict(JsonFields):
     """Whether a model gives the same bits in its arena as in a plain run.
 
     `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
@@ -296,6 +292,8 @@ class ArenaVerdict:
     a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
     with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
     """
+
+    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
 
     runs: int
     outputs: tuple[str, ...]
@@ -314,14 +312,10 @@ class ArenaVerdict:
         """Whether every bit was as in the plain run, and nothing was written around the arena."""
         return self.differing is None and self.red_zones
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {"equal": self.equal, **vars(self), "outputs": list(self.outputs), "excused": dict(self.excused)}
-
 
 def arena_run(
     model: ir.Model,
-    result: PlanResult,
+    result: PlanDocument,
     shapes: Shapes,
     constants: Constants,
     *,
@@ -416,11 +410,10 @@ def differences(
 # A plan over ranges of dimensions at one size of each: what is published for it, to be checked and run like any plan.
 
 
-@dataclass(frozen=True)
-class PlanAtSizes:
-    """A plan at one size of each dimension: `result` for the run, `claims` for the check."""
+class PlanAtSizes(NamedTuple):
+    """A plan at one size of each dimension: `result` for the run, which has the size of each tensor, `claims` for the check."""
 
-    result: PlanResult
+    result: PlanDocument
     claims: DocumentAtSizes
 
 
@@ -434,62 +427,29 @@ def at_sizes(plan: PlanResult, sizes: SizeOfSymbols, model: ir.Model, shapes: Sh
         claims = claimed_at(plan, sizes, scaled=scaled)
     except WrongFormula as error:
         raise CheckFailed(f"the plan is not sound: {error}", hint="please report it with the model") from None
-    terms = _RowsAtSizes(sizes, model.graph, shapes)
-    result = replace(
-        plan,
-        dims=claims.dims,
-        ranges={},
-        formulas=None,
-        buffers=terms.rows(plan, claims),
-        bodies=terms.bodies(plan, claims),
-        arenas=claims.arenas,
-        inputs=(),
-        outputs=(),
-    )
-    return PlanAtSizes(result, claims)
+    return PlanAtSizes(replace(_sized(claims, model.graph, shapes, listed(sizes)), states=plan.states), claims)
 
 
-@dataclass(frozen=True)
-class _RowsAtSizes:
-    """The rows of one `graph` of a model at the sizes. Names of values return in sibling bodies, with other sizes."""
+def _sized(claims: _Claims, graph: ir.Graph, shapes: Shapes, where: str) -> _Claims:
+    """Return `claims` of `graph` with the sizes of tensors that have no formula. Names of values return in sibling bodies."""
+    values = {value.name: value for value in (*graph.inputs, *(value for node in graph for value in node.outputs))}
+    nodes = dict(zip(claims.schedule, named(graph, claims.schedule), strict=True))
+    rows = tuple(_sized_row(row, values.get(row.name), shapes, where) for row in claims.buffers)
+    bodies = (_sized(body, _body_of(nodes[body.node], body.attribute), shapes, where) for body in claims.bodies)
+    return replace(claims, buffers=rows, bodies=tuple(bodies))
 
-    sizes: SizeOfSymbols
-    graph: ir.Graph
-    shapes: Shapes
 
-    @cached_property
-    def known(self) -> dict[str, ir.Value]:
-        """The values of the graph by name."""
-        results = (value for node in self.graph for value in node.outputs)
-        return {value.name or "": value for value in (*self.graph.inputs, *results)}
+def _body_of(node: ir.Node, attribute: str | None) -> ir.Graph:
+    """Return the body in `attribute` of `node`; for None, that of the function that it calls."""
+    graph = inside_of(node) if attribute is None else node.attributes[attribute].as_graph()
+    assert graph is not None
+    return graph
 
-    def rows(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBuffer, ...]:
-        """Return the rows of `plan` at the sizes, where `claims` has what it says of them."""
-        return tuple(map(self._row, plan.buffers, claims.buffers))
 
-    def _row(self, row: PlannedBuffer, claim: PlannedBuffer) -> PlannedBuffer:
-        shape, size = (row.shape if claim.shape == NO_SHAPE else claim.shape), claim.size
-        if size == UNSAID:
-            value = self.known.get(row.name)
-            actual_size = None if value is None else tensor_bytes(value, self.shapes)
-            size = row.size if actual_size is None else actual_size
-            shape = (None if value is None else self.shapes.sizes(value)) or shape
-        if size > row.size:
-            raise CheckFailed(
-                f"{row.name!r} has {size} bytes at {listed(self.sizes)}, more than the {row.size} of the plan"
-            )
-        lies: dict[str, Any] = {"offset": claim.offset, "size": size, "shape": shape, "strides": claim.strides}
-        lies |= {"size_formula": "", "shape_formula": None, "strides_formula": None, "scaled_offset": ""}
-        return replace(row, **lies)
-
-    def bodies(self, plan: PlannedGraph, claims: PlannedGraph) -> tuple[PlannedBody, ...]:
-        """Return the plans of the bodies of `plan` at the sizes."""
-        nodes = dict(zip(plan.schedule, named(self.graph, plan.schedule), strict=True))
-        pairs = zip(plan.bodies, claims.bodies, strict=True)
-        return tuple(self._body(body, claim, nodes[body.node]) for body, claim in pairs)
-
-    def _body(self, body: PlannedBody, claim: PlannedBody, node: ir.Node) -> PlannedBody:
-        graph = inside_of(node) if body.attribute is None else node.attributes[body.attribute].as_graph()
-        assert graph is not None
-        inside = replace(self, graph=graph)
-        return replace(body, buffers=inside.rows(body, claim), bodies=inside.bodies(body, claim), size=UNSAID)
+def _sized_row(row: PlannedBuffer, value: ir.Value | None, shapes: Shapes, where: str) -> PlannedBuffer:
+    if row.size != UNSAID or not isinstance(row, SizedBuffer):
+        return row
+    size = None if value is None else tensor_bytes(value, shapes)
+    if size is not None and size > row.most:
+        raise CheckFailed(f"{row.name!r} has {size} bytes at {where}, more than the {row.most} of the plan")
+    return replace(row, size=row.most if size is None else size)

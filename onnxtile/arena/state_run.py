@@ -17,9 +17,10 @@ from onnxtile.arena.graph_run import Unsure
 from onnxtile.arena.kernel import Corruption, rows_of_state
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
 from onnxtile.arena.run import ArenaExecutor, PlainRun, copy_orders, differences
+from onnxtile.declare.plan_document import PlanDocument, PlannedState
+from onnxtile.declare.verb import JsonFields
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.feeds import Wanted
-from onnxtile.planning.result import KeptState, PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
@@ -38,12 +39,12 @@ class SizedPlan:
     """A model at one size of each of its dimensions, and its plan there; `sizes` names these where a dimension has a range."""
 
     opened: Unfolded
-    result: PlanResult
+    result: PlanDocument
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class StateVerdict:
+class StateVerdict(JsonFields):
     """Whether runs in one arena, with the state kept in place, give the same bits as as many plain runs.
 
     `runs` runs followed each other; they end with the first difference. After them, `drawn_runs` followed from a random first state.
@@ -51,6 +52,8 @@ class StateVerdict:
     state. `copied` bytes of states were copied after all runs together. `differing` is the first tensor with another bit, noticed in the
     step `step` of run number `at` (from 0). The other fields are as in ArenaVerdict.
     """
+
+    JSON = "equal runs states outputs copied differing step at red_zones excused sizes repeated drawn_runs"
 
     runs: int
     states: tuple[tuple[str, str], ...]
@@ -69,13 +72,6 @@ class StateVerdict:
     def equal(self) -> bool:
         """Whether every bit was as in the plain runs, and nothing was written around the arena."""
         return self.differing is None and self.red_zones
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        lists = {"states": [list(names) for names in self.states], "outputs": list(self.outputs)}
-        entries = {"equal": self.equal, **vars(self), **lists, "excused": dict(self.excused)}
-        entries["sizes"] = [dict(sizes) for sizes in self.sizes]
-        return entries
 
 
 def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress = silent) -> StateVerdict:
@@ -189,7 +185,7 @@ class _StateRuns:
         self._last = (plan, executor, plain, unsure)
         return self._last[1:]
 
-    def _first(self, state: KeptState, plan: SizedPlan, drawn: Array) -> Array:
+    def _first(self, state: PlannedState, plan: SizedPlan, drawn: Array) -> Array:
         """Return the value of `state` before the first run: given, or zeros, from which a deployment starts.
 
         Of a state that grows, the elements that are there are `drawn`; all are in runs from a random state. An operator of onnxruntime
@@ -198,7 +194,7 @@ class _StateRuns:
         is_zero = _is_contributed(state, plan) or (state.axis is None and not self.drawn_runs)
         return np.zeros_like(drawn) if is_zero and self.wanted.given is None else drawn
 
-    def _overwrite(self, states: tuple[KeptState, ...], pattern: int) -> None:
+    def _overwrite(self, states: tuple[PlannedState, ...], pattern: int) -> None:
         """Fill the arenas with `pattern`, apart from states that an earlier run left there."""
         for name, block in (self.blocks or {}).items():
             kept = [state for state in states if state.arena == name]
@@ -216,7 +212,7 @@ class _StateRuns:
         wrong = next((name for name, reason in excuses.items() if reason is None), None)
         self.corruption = None if wrong is None else Corruption(wrong, None)
 
-    def _carry(self, after: Mapping[KeptState, TensorMemory], expected: Mapping[str, Any]) -> None:
+    def _carry(self, after: Mapping[PlannedState, TensorMemory], expected: Mapping[str, Any]) -> None:
         """Make the outputs `after` the run the states of the next ones; in the arena they must be there by now."""
         for state, memory in after.items():
             if not self._is_there(state, memory):
@@ -226,7 +222,7 @@ class _StateRuns:
             self._reference[state.input] = value
             self._plain[state.input] = _array(output) if same(memory, output) else value
 
-    def _is_there(self, state: KeptState, memory: TensorMemory) -> bool:
+    def _is_there(self, state: PlannedState, memory: TensorMemory) -> bool:
         """Return whether the bytes of `state` hold `memory`, its output."""
         assert self.blocks is not None
         rows = rows_of_state(state, self.blocks, memory.shape)
@@ -239,7 +235,7 @@ class _StateRuns:
         return np.array_equal(data[:size], memory.data[:size])
 
     def _copy(
-        self, states: Iterable[KeptState], after: Mapping[KeptState, TensorMemory], results: Mapping[str, Any]
+        self, states: Iterable[PlannedState], after: Mapping[PlannedState, TensorMemory], results: Mapping[str, Any]
     ) -> Corruption | None:
         """Copy states to their inputs as the plan says; return an output that this overwrites, which the caller reads afterwards."""
         outputs = {name: value for name, value in results.items() if isinstance(value, TensorMemory)}
@@ -254,14 +250,14 @@ class _StateRuns:
         return next((Corruption(name, None) for name in changed), None)
 
 
-def _bytes(block: ArenaMemory, state: KeptState) -> Any:
+def _bytes(block: ArenaMemory, state: PlannedState) -> Any:
     data = block.part(state.offset or 0, state.size or 0)
     if data is None:
         raise CheckFailed(f"the plan places the state {state.input!r} outside of the arena")
     return data
 
 
-def _is_contributed(state: KeptState, plan: SizedPlan) -> bool:
+def _is_contributed(state: PlannedState, plan: SizedPlan) -> bool:
     outputs = {value.name: value.producer() for value in plan.opened.model.graph.outputs}
     maker = outputs[state.output]
     return maker is not None and maker.domain == "com.microsoft"
@@ -271,13 +267,13 @@ def _array(value: Any) -> Any:
     return value.array() if isinstance(value, TensorMemory) else value
 
 
-def same_plan(opened: Unfolded, result: PlanResult, runs: int) -> Iterator[SizedPlan]:
+def same_plan(opened: Unfolded, result: PlanDocument, runs: int) -> Iterator[SizedPlan]:
     """Yield one plan for each of `runs` runs."""
     plan = SizedPlan(opened, result)
     yield from (plan for _ in range(runs))
 
 
-def _order(result: PlanResult, number: int) -> tuple[int, ...] | None:
+def _order(result: PlanDocument, number: int) -> tuple[int, ...] | None:
     """Return the order of run `number`: with copies between memories as they are planned, as early, and as late as that is allowed."""
     if result.movement is None or number % 3 == 0:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from onnxtile.check.addresses import (
     CheckTerms,
@@ -66,6 +66,7 @@ class Audit(VerbResult):
     """
 
     verb: ClassVar[str] = "check"
+    JSON = "sound failures values tensors aliases workspaces bodies arenas unchecked"
 
     failures: tuple[PlanFailure, ...]
     values: int
@@ -95,15 +96,6 @@ class Audit(VerbResult):
         """Whether the plan is sound, and how many tensors were looked at."""
         state = "sound" if self.sound else f"{len(self.failures):,} failures"
         return f"{state}, {self.tensors:,} tensors, {self.aliases:,} aliases"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {
-            "sound": self.sound,
-            **vars(self),
-            "failures": [failure.to_dict() for failure in self.failures],
-            "unchecked": list(self.unchecked),
-        }
 
 
 @collector_paused()

@@ -27,7 +27,7 @@ INTERRUPTED = 130
 _DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
 """Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
 
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 200_000
 """Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
 
 

@@ -105,7 +105,7 @@ class Firmware:
         figures = ("kernels", "functions", "calls", "blocks", "tables", "weights", "workspace", "transfers")
         return {
             **{name: getattr(source, name) for name in figures},
-            "arena": sum(size for _, _, size in source.arenas),
+            "arena": sum(size for _, _, size in source.interface.arenas),
             "proof": self.proof.to_dict(),
             "footprint": self.footprint and self.footprint.to_dict(),
             "copied": dict(self.copied),

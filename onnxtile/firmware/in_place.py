@@ -111,10 +111,16 @@ def _sizes(kernel: DistinctKernel) -> dict[str, int]:
 
 
 def _layout(call: PlainCall) -> OperandLayout | None:
-    """Return the layout of a call where a result overlaps an operand, else None; a function of the user's has to allow that."""
+    """Return the layout of a call where a result overlaps an operand, else None; a function of the user's has to allow that.
+
+    Over ranges it is that at the largest sizes. Operators on growing states append, and write over nothing else.
+    """
     if not isinstance(call, KernelCall) or call.kernel.own is not None:
         return None
-    sizes = _sizes(call.kernel)
+    if any(tensor.strides for _, tensor in call.kernel.tensors):
+        return None
+    kernel = replace(call.kernel, others=())
+    sizes = _sizes(kernel)
     ordered = sorted(
         call.places, key=lambda name: (call.places[name].kind, call.places[name].number, call.places[name].offset)
     )
@@ -135,7 +141,7 @@ def _layout(call: PlainCall) -> OperandLayout | None:
         for name in block
     }
     numbers = {number: place for place, number in enumerate(dict.fromkeys(of[name][0] for name in call.places))}
-    layout = OperandLayout(call.kernel, tuple((name, numbers[of[name][0]], of[name][1]) for name in call.places))
+    layout = OperandLayout(kernel, tuple((name, numbers[of[name][0]], of[name][1]) for name in call.places))
     return layout if _overwritten(layout) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, overwritable, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
-from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.model_plan import SHARING, PlanSettings, plan_model
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -85,8 +85,19 @@ def on_integers(flat: ir.Model) -> Unfolded:
     return unfold(model, known, Constants(model))
 
 
-def _planned_alone(opened: Unfolded, alignment: int) -> PlannedIsland:
-    plan = plan_model(*opened, PlanSettings(alignment=alignment, io="outside"))
+def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | None) -> PlannedIsland:
+    """Return a meta-op that is written out at one of the sizes of a program over ranges, the first of which are the `largest`.
+
+    It has their plan at all sizes. So a tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
+    """
+    opened = on_integers(flat)
+    if largest is not None:
+        return replace(largest, opened=opened)
+    return _planned_alone(opened, alignment, share=frozenset({"in place"}))
+
+
+def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] = SHARING) -> PlannedIsland:
+    plan = plan_model(*opened, PlanSettings(alignment=alignment, share=share, io="outside"))
     return PlannedIsland(opened, plan, _over(opened, plan))
 
 

@@ -8,9 +8,11 @@ these numbers as parameters: strips of a fitted model, and layers of a network, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -19,7 +21,9 @@ import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import function_in_c, included
 from onnxtile.firmware.program import IR_VERSION, DistinctKernel
+from onnxtile.firmware.size_points import OpenNumber, SizePoints
 from onnxtile.firmware.templates import HEAD, template_of
+from onnxtile.model.formula import SizeFormula
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
@@ -46,11 +50,15 @@ CTYPES: dict[int, str] = {
 
 @dataclass(frozen=True)
 class CParameter:
-    """A pointer that a function takes: its element type in C, with const, its name, and its sizes."""
+    """A pointer that a function takes: its element type in C, with const, its name, and its sizes.
+
+    Of a tensor whose rows do not follow each other, an index counts by `sizes` that are larger than its own, and it `is_spread`.
+    """
 
     ctype: str
     name: str
     sizes: tuple[int, ...]
+    is_spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,18 +203,17 @@ def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
     loops = []
     for number, kernel in enumerate(kernels):
         name, operands = arguments[number]
-        before, parameters, body = functions[name]
+        before, _, body = functions[name]
         known = {own_name for own_name, _ in kernel.tensors}
         if not set(operands) <= known:
             raise _UnknownText("it needs memory of its own")
         if _ALLOCATES.search(before + body):
             raise _UnknownText("it allocates memory, or reads files")
-        own_name = re.compile(rf"\b{name}")
-        loops.append(
-            LoopFunction(
-                own_name.sub("KERNEL", before).strip(), _parameters(parameters), own_name.sub("KERNEL", body), operands
-            )
+        # Neither its name nor its number tells it from the same function of another kernel.
+        before, parameters, body = (
+            re.sub(rf"\bk{number}_", "k_", re.sub(rf"\b{name}", "KERNEL", text)) for text in functions[name]
         )
+        loops.append(LoopFunction(before.strip(), _parameters(parameters), body, operands))
     return EmxText(_WEIGHTS.sub("", start), tuple(loops))
 
 
@@ -252,22 +259,24 @@ _ARRAY = re.compile(
 )
 
 
-def _flat(tokens: Sequence[str], sizes: dict[str, tuple[int, ...]]) -> list[str]:
-    """Return `tokens` with the indices of the arrays in `sizes` as one index each."""
+def _flat(tokens: Sequence[str], arrays: Mapping[str, CParameter]) -> list[str]:
+    """Return `tokens` with the indices of `arrays` as one index each."""
     flat: list[str] = []
     at = 0
     while at < len(tokens):
         token = tokens[at]
         at += 1
-        if token not in sizes or at == len(tokens) or tokens[at] != "[":
+        if token not in arrays:
             flat.append(token)
             continue
-        indices: list[list[str]] = []
-        while at < len(tokens) and tokens[at] == "[" and len(indices) < len(sizes[token]):
+        array, indices = arrays[token], list[list[str]]()
+        while at < len(tokens) and tokens[at] == "[" and len(indices) < len(array.sizes):
             end = _closing(tokens, at)
-            indices.append(_flat(tokens[at + 1 : end], sizes))
+            indices.append(_flat(tokens[at + 1 : end], arrays))
             at = end + 1
-        flat += _indexed(token, indices, sizes[token])
+        if array.is_spread and len(indices) < len(array.sizes):
+            raise _UnknownText("it reads or writes a growing state as one piece, and the rows of the state are apart")
+        flat += _indexed(token, indices, array.sizes) if indices else [token]
     return flat
 
 
@@ -291,24 +300,26 @@ def _indexed(name: str, indices: Sequence[list[str]], sizes: Sequence[int]) -> l
     return ["(", name, " + ", *flat, *(part for size in rows for part in (" * ", str(size))), ")"]
 
 
-def _is_number(tokens: Sequence[str]) -> Iterator[bool]:
-    """Yield for each token whether it is a whole number that may be a variable: not the size of an array, nor in a static one."""
-    statement, is_kept, in_list = "", False, False
+def _uses(tokens: Sequence[str]) -> Iterator[str]:
+    """Yield for each token what a number there is: "free" to be a variable, in a "list" of an array, the "size" of one, or "fixed"."""
+    statement, in_list, use_in_list = "", False, "free"
     for token in tokens:
         if token in {";", "{", "}"} and not in_list:
             declared = _ARRAY.match(statement)
             in_list = token == "{" and declared is not None and statement.rstrip().endswith("=")
-            is_kept = in_list and declared is not None and (declared[1] != "idx_t" or "static" in statement)
+            if in_list and declared is not None:
+                use_in_list = "fixed" if "static" in statement else "free" if declared[1] == "idx_t" else "list"
             statement = ""
         elif in_list and token == ";":
-            in_list, is_kept, statement = False, False, ""
+            in_list, statement = False, ""
         else:
             statement += token
-        if not _NUMBER.match(token):
-            yield False
-            continue
-        is_size = not in_list and (_ARRAY.match(statement) is not None or "(*" in statement or "case" in statement)
-        yield not (is_kept or is_size or "#" in statement)
+        if in_list:
+            yield "fixed" if "#" in statement else use_in_list
+        elif "(*" in statement or "case" in statement or "#" in statement:
+            yield "fixed"
+        else:
+            yield "free" if _ARRAY.match(statement) is None else "size"
 
 
 @dataclass(frozen=True)
@@ -320,18 +331,52 @@ class Skeleton:
     texts: tuple[str, ...]
 
 
-def _skeleton(function: LoopFunction) -> tuple[Skeleton, tuple[int, ...]]:
-    sizes = {parameter.name: parameter.sizes for parameter in function.parameters if len(parameter.sizes) > 1}
-    tokens = _flat([match[0] for match in _TOKEN.finditer(function.body)], sizes)
-    texts, numbers = [""], []
-    for token, is_open in zip(tokens, _is_number(tokens), strict=True):
-        if is_open:
-            numbers.append(int(token))
-            texts.append("")
+_SUFFIXES = {"": "", "LL": "(int64_t)", "u": "(uint32_t)", ".0": "(double)", ".0f": "(float)"}
+"""The ends of numbers that are whole, and the cast of a variable in their place."""
+_WHOLE = re.compile(r"(\d+)(LL|u|\.0f?)?$")
+
+
+def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> tuple[Skeleton, tuple[OpenNumber, ...]]:
+    """Return the text that the functions of a kernel at all `points` have, one alone without these, and the numbers in its gaps."""
+    first = functions[0]
+    types = tuple((parameter.ctype, parameter.name) for parameter in first.parameters)
+    lists = [
+        _flat(
+            [match[0] for match in _TOKEN.finditer(function.body)],
+            {parameter.name: parameter for parameter in function.parameters if len(parameter.sizes) > 1},
+        )
+        for function in functions
+    ]
+    if len(set(map(len, lists))) > 1 or any(function.before != first.before for function in functions):
+        raise _UnknownText(_OTHER)
+    texts, numbers = [""], list[OpenNumber]()
+    for column, use in zip(zip(*lists, strict=True), _uses(lists[0]), strict=True):
+        number, cast = _variable(column, use, points)
+        if number is None:
+            texts[-1] += column[0]
+        elif use == "size" and points is not None:
+            texts[-1] += str(points.most(number))
         else:
-            texts[-1] += token
-    types = tuple((parameter.ctype, parameter.name) for parameter in function.parameters)
-    return Skeleton(function.before, types, tuple(texts)), tuple(numbers)
+            texts[-1] += cast
+            numbers.append(number)
+            texts.append("")
+    return Skeleton(first.before, types, tuple(texts)), tuple(numbers)
+
+
+_OTHER = "its function in C at one size is another than at other sizes"
+
+
+def _variable(column: Sequence[str], use: str, points: SizePoints | None) -> tuple[OpenNumber | None, str]:
+    """Return the number that a token is at all sizes, with the cast of a variable there; no number for a token that stays as it is."""
+    if len(set(column)) == 1:
+        return (int(column[0]) if use == "free" and _NUMBER.match(column[0]) else None), ""
+    matches = [_WHOLE.match(token) for token in column]
+    values = [int(match[1]) for match in matches if match is not None]
+    suffixes = {match[2] or "" for match in matches if match is not None}
+    number = points.number(values) if points is not None and len(values) == len(column) else None
+    if number is None or use == "fixed" or len(suffixes) > 1:
+        raise _UnknownText(_OTHER)
+    return number, _SUFFIXES[suffixes.pop()]
 
 
 @dataclass(frozen=True)
@@ -347,7 +392,7 @@ class CKernel:
     """A kernel: the number of its function, the numbers that this takes, and the names of the operands in their order."""
 
     function: int
-    numbers: tuple[int, ...]
+    numbers: tuple[OpenNumber, ...]
     arguments: tuple[str, ...]
 
 
@@ -365,13 +410,17 @@ NO_KERNELS = "#define idx_t int32_t\n"
 
 
 def kernels_in_c(
-    kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel] = frozenset()
+    kernels: Sequence[DistinctKernel],
+    name: str,
+    heavy: Collection[DistinctKernel] = frozenset(),
+    points: SizePoints | None = None,
 ) -> CKernels:
     """Return the kernels in C, those of the user's functions too; `name` is the start of the names of functions. Raises UsageError.
 
-    Each of the `heavy` kernels has a function of its own, in which all numbers are constants.
+    Each of the `heavy` kernels has a function of its own, in which all numbers are constants. Those of a program over ranges are there at
+    all `points`.
     """
-    loops = _loop_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy)
+    loops = _loop_kernels([kernel for kernel in kernels if kernel.own is None], name, heavy, points)
     functions, rows, emx = list(loops.functions), list[CKernel](), iter(loops.kernels)
     numbers: dict[str, int] = {}
     for kernel in kernels:
@@ -379,7 +428,11 @@ def kernels_in_c(
             rows.append(next(emx))
             continue
         types = {own: CTYPES.get(tensor.dtype, "uint8_t") for own, tensor in kernel.tensors}
-        text, operands, own_numbers = function_in_c(kernel.own, types, "KERNEL")
+        at_sizes = [
+            function_in_c(each.own, types, "KERNEL") for each in (kernel, *kernel.others) if each.own is not None
+        ]
+        text, operands, fixed_numbers = at_sizes[0]
+        own_numbers = fixed_numbers if points is None else _numbers_of_call(kernel, at_sizes, points)
         if text not in numbers:
             numbers[text] = len(functions)
             functions.append(CFunction(text.replace("KERNEL", f"{name}_{len(functions)}"), len(operands)))
@@ -389,9 +442,20 @@ def kernels_in_c(
     return CKernels(head, tuple(functions), tuple(rows))
 
 
+def _numbers_of_call(
+    kernel: DistinctKernel, at_sizes: Sequence[tuple[str, tuple[str, ...], tuple[int, ...]]], points: SizePoints
+) -> tuple[OpenNumber, ...]:
+    """Return the numbers of the user's function as formulas, by its calls `at_sizes`."""
+    numbers = list(points.numbers([own for _, _, own in at_sizes]))
+    if len({text for text, _, _ in at_sizes}) > 1 or None in numbers:
+        raise _lacking(kernel, "a number of its call is no formula of the sizes")
+    return tuple(number for number in numbers if number is not None)
+
+
 def _templated(kernel: DistinctKernel) -> LoopFunction | None:
     """Return the function of a kernel whose text is ours; None for one of emx-onnx-cgen."""
-    text, forms = template_of(kernel), dict(kernel.tensors)
+    forms = dict(kernel.tensors)
+    text = None if any(form.strides for form in forms.values()) else template_of(kernel)
     if text is None:
         return None
     parameters = tuple(
@@ -403,25 +467,50 @@ def _templated(kernel: DistinctKernel) -> LoopFunction | None:
     return LoopFunction(text.before, parameters, text.body, text.operands)
 
 
-def _loop_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel]) -> CKernels:
-    functions_of = {kernel: _templated(kernel) for kernel in kernels}
+def _spread(function: LoopFunction, kernel: DistinctKernel) -> LoopFunction:
+    """Return `function` with the distances of rows in memory, where these do not follow each other, in place of the sizes of tensors."""
+    forms = dict(kernel.tensors)
+
+    def spread(parameter: CParameter, strides: tuple[int, ...]) -> CParameter:
+        if any(outer % inner for outer, inner in pairwise(strides)):
+            raise _lacking(kernel, "the rows of a growing state are no multiple of its elements apart")
+        sizes = (0, *(outer // inner for outer, inner in pairwise(strides)))
+        return replace(parameter, sizes=sizes, is_spread=True)
+
+    parameters = tuple(
+        spread(parameter, forms[own].strides) if forms[own].strides else parameter
+        for parameter, own in zip(function.parameters, function.arguments, strict=True)
+    )
+    return replace(function, parameters=parameters)
+
+
+def _loop_kernels(
+    kernels: Sequence[DistinctKernel], name: str, heavy: Collection[DistinctKernel], points: SizePoints | None
+) -> CKernels:
+    functions_of = {each: _templated(each) for kernel in kernels for each in (kernel, *kernel.others)}
     others = [kernel for kernel, function in functions_of.items() if function is None]
     require_emx()
     require_operators(others)
     text = compiled(others)
-    functions_of.update(zip(others, text.functions, strict=True))
-    loops = [function for function in functions_of.values() if function is not None]
-    groups: dict[tuple[Skeleton, tuple[int, ...] | None], list[int]] = {}
-    numbers: list[tuple[int, ...]] = []
-    for index, function in enumerate(loops):
-        skeleton, own = _skeleton(function)
+    functions_of.update(
+        {other: _spread(function, other) for other, function in zip(others, text.functions, strict=True)}
+    )
+    loops = [[one for each in (kernel, *kernel.others) if (one := functions_of[each])] for kernel in kernels]
+    groups: dict[tuple[Skeleton, tuple[OpenNumber, ...] | None], list[int]] = {}
+    numbers: list[tuple[OpenNumber, ...]] = []
+    for index, functions_at_sizes in enumerate(loops):
+        try:
+            # A kernel that is the same at all sizes has one function.
+            skeleton, own = _skeleton(functions_at_sizes, points)
+        except _UnknownText as error:
+            raise _lacking(kernels[index], str(error)) from error
         numbers.append(own)
         groups.setdefault((skeleton, own if kernels[index] in heavy else None), []).append(index)
     functions: list[CFunction] = []
     rows: dict[int, CKernel] = {}
     for (skeleton, _), places in groups.items():
         columns = list(zip(*(numbers[index] for index in places), strict=True))
-        varied = {column: None for column in columns if len(set(column)) > 1}
+        varied = {column: None for column in columns if len(set(column)) > 1 or isinstance(column[0], SizeFormula)}
         names = {column: f"n{number}" for number, column in enumerate(varied)}
         gaps = [names.get(column, str(column[0])) for column in columns]
         functions.append(
@@ -429,7 +518,7 @@ def _loop_kernels(kernels: Sequence[DistinctKernel], name: str, heavy: Collectio
         )
         for row, index in enumerate(places):
             own = tuple(column[row] for column in varied)
-            rows[index] = CKernel(len(functions) - 1, own, loops[index].arguments)
+            rows[index] = CKernel(len(functions) - 1, own, loops[index][0].arguments)
     head = _needed(text.head or HEAD, "".join(function.text for function in functions))
     return CKernels(head, tuple(functions), tuple(rows[index] for index in range(len(kernels))))
 

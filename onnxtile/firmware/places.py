@@ -46,14 +46,23 @@ class ValuePlaces:
     """The places of the values of one graph and its bodies.
 
     Where it is a meta-op, its buffers are in the workspace from `base` on; `end` is the end of the workspace that is in use around it.
+    `strides` are those of growing states, by name.
     """
 
     def __init__(
-        self, opened: Unfolded, memory: ProgramMemory, arenas: Mapping[str, int], base: int | None, end: int
+        self,
+        opened: Unfolded,
+        memory: ProgramMemory,
+        arenas: Mapping[str, int],
+        base: int | None,
+        end: int,
+        strides: Mapping[str, tuple[int, ...]],
     ) -> None:
-        _, self._shapes, self.constants = opened
+        model, self._shapes, self.constants = opened
         self.memory = memory
-        self.facts = LayoutFacts(*opened)
+        ends = (*model.graph.inputs, *(value for node in model.graph for value in node.outputs))
+        self._strides = {value: strides[value.name] for value in ends if value.name and value.name in strides}
+        self.facts = LayoutFacts(*opened, spread=frozenset(self._strides))
         self.end = end
         self._arenas, self._base = arenas, base
         self._places: dict[ir.Value, BytePlace] = {}
@@ -106,11 +115,12 @@ class ValuePlaces:
         if never is not None:
             raise UsageError(f"no C is written for {value.name!r}: {never}")
         dtype, sizes = self._shapes.dtype(value), self._shapes.sizes(value)
-        if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or self._shapes.is_bound(value):
+        is_bound = self._shapes.is_bound(value) and self._shapes.formulas(value) is None
+        if dtype is None or sizes is None or tensor_bytes(value, self._shapes) is None or is_bound:
             raise UsageError(f"C needs fixed bytes, and {value.name!r} has none: {self._shapes.reason(value)}")
         if dtype.bitwidth < 8 or int(dtype) not in _WRITABLE:
             raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
-        return TensorForm(int(dtype), sizes)
+        return TensorForm(int(dtype), sizes, self._strides.get(value, ()))
 
     def cell(self, size: int, alignment: int = 8) -> BytePlace:
         """Return bytes of the workspace that nothing else has until this graph ends."""

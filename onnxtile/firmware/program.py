@@ -1,4 +1,7 @@
-"""A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan."""
+"""A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan.
+
+Over ranges of sizes, each call is there at several sizes: where it differs, `others` has it at the sizes after the first.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import OwnCall
+from onnxtile.firmware.size_points import OpenSize, SizePoints
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -35,10 +39,14 @@ class BytePlace:
 
 @dataclass(frozen=True)
 class TensorForm:
-    """The element type of a tensor, by its number in onnx, and its sizes."""
+    """The element type of a tensor, by its number in onnx, and its sizes.
+
+    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other.
+    """
 
     dtype: int
     sizes: tuple[int, ...]
+    strides: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -87,6 +95,7 @@ class DistinctKernel:
     of_island: bool = False
     stored: StoredForm | None = None
     macs: int = field(default=0, compare=False)
+    others: tuple[DistinctKernel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,25 @@ class CopyCall:
     source: BytePlace
     size: int
     steps: tuple[int, int] = (0, 0)
+    others: tuple[CopyCall, ...] = ()
 
     @property
     def turned(self) -> CopyCall:
         """The copy the other way round."""
         return CopyCall(self.source, self.target, self.size, self.steps[::-1])
+
+
+@dataclass(frozen=True)
+class AppendCall:
+    """A copy of `rows` rows of `size` bytes that follow each other, to rows that are `pitch` bytes apart, from byte `start` of each on."""
+
+    target: BytePlace
+    source: BytePlace
+    rows: int
+    start: int
+    pitch: int
+    size: int
+    others: tuple[AppendCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,6 +165,7 @@ class CheckCall:
 
     place: BytePlace
     size: int
+    others: tuple[CheckCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,7 +191,7 @@ class RowsCall:
     count: int
 
 
-PlainCall: TypeAlias = KernelCall | CopyCall | StartCall | WaitCall | CheckCall | RowsCall
+PlainCall: TypeAlias = KernelCall | CopyCall | AppendCall | StartCall | WaitCall | CheckCall | RowsCall
 ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
@@ -184,11 +208,18 @@ def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena."""
+    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena.
+
+    Over ranges `tensor` is the largest, and `formulas` are its sizes as texts. An output that is a growing state is `rows` rows, which
+    begin `pitch` bytes apart.
+    """
 
     name: str
     tensor: TensorForm
     place: BytePlace
+    formulas: tuple[str, ...] = ()
+    rows: int = 1
+    pitch: int = 0
 
     @property
     def is_argument(self) -> bool:
@@ -233,6 +264,12 @@ class NodeResult:
     tensor: TensorForm
     place: BytePlace
     is_rounded: bool
+    others: tuple[NodeResult, ...] = ()
+
+    @property
+    def check(self) -> CheckCall:
+        """The look at the result."""
+        return CheckCall(self.place, self.tensor.bytes, tuple(other.check for other in self.others))
 
 
 @dataclass(frozen=True)
@@ -241,7 +278,7 @@ class CProgram:
 
     `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
     sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
-    are the inputs that come row by row.
+    are the inputs that come row by row. A program over ranges is there at `points`, and takes or keeps the `sizes`.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -254,6 +291,8 @@ class CProgram:
     resets: tuple[tuple[BytePlace, int], ...] = ()
     results: tuple[NodeResult, ...] = ()
     streams: tuple[StreamPort, ...] = ()
+    points: SizePoints | None = None
+    sizes: tuple[OpenSize, ...] = ()
 
     @property
     def is_rounded(self) -> bool:
@@ -265,7 +304,7 @@ class CProgram:
         calls, done = list[ProgramCall](), 0
         for result in self.results:
             calls += self.calls[done : result.calls]
-            calls.append(CheckCall(result.place, result.tensor.bytes))
+            calls.append(result.check)
             done = result.calls
         return replace(self, calls=(*calls, *self.calls[done:]))
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ import onnx_ir as ir
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.arena.run import PlainRun
-from onnxtile.firmware.program import Port, StreamPort, TensorForm
+from onnxtile.check.ranges import proved_sizes
+from onnxtile.firmware.interface import ctype_of
+from onnxtile.firmware.program import StreamPort
 from onnxtile.firmware.transfers import proving_driver
 from onnxtile.firmware.write import CSource
 from onnxtile.model.feeds import Wanted, domains
+from onnxtile.planning.ranges import sizes_of_runs
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.c_header import filled
 from onnxtile.shapes.opened_calls import Unfolded
@@ -45,6 +49,8 @@ STATE_RUNS = 64
 """The runs, one after the other, of a program that keeps states."""
 _OUT_OF_ORDER = 4
 """The exit code of a program that asks for rows of an input twice, or out of order."""
+_OUT_OF_RANGE = 5
+"""The exit code of a program that refuses its sizes."""
 _SECONDS = 600
 """Seconds that a compiler, or a run, may take."""
 
@@ -145,19 +151,24 @@ def compiler() -> list[str] | None:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """The inputs of one run of a model, and its outputs in onnxruntime, by name."""
+    """The inputs of one run of a model, and its outputs in onnxruntime, by name; over ranges, the `sizes` of the dimensions."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> Iterator[CheckedRun]:
-    """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError."""
+    """Yield runs of `opened` in onnxruntime, the outputs of states as inputs of the next run. Raises ModelError.
+
+    Over ranges, they are runs at the corners and between them; with states, up to `count` runs that follow each other.
+    """
     model, shapes, _ = opened
     plain = PlainRun(model, shapes)
     carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
-    for feeds in wanted.feeds(model, shapes.sizes, count):
+    for number, sizes in enumerate(_sizes_of_runs(opened, plan, count)):
+        feeds = wanted.feeds(model, shapes.at(sizes).sizes if sizes else shapes.sizes, 1, seed=number)[0]
         feeds_of_run = {
             value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None
         }
@@ -167,7 +178,25 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> I
         }
         results = plain.run(feeds_of_run)
         before = {name: np.array(_array(value)) for name, value in results.items()}
-        yield CheckedRun(feeds_of_run, before)
+        yield CheckedRun(feeds_of_run, before, sizes)
+
+
+def _sizes_of_runs(opened: Unfolded, plan: PlanResult, count: int) -> list[dict[str, int]]:
+    """Return the sizes of each run. Dimensions that states have follow each other; others are at corners and between them."""
+    if not plan.ranges:
+        return [{}] * count
+    proved = proved_sizes(plan.ranges)
+    if not plan.states:
+        return proved
+    states = {state.input for state in plan.states}
+    formulas = (opened.shapes.formulas(value) or () for value in opened.model.graph.inputs if value.name in states)
+    held = {name for sizes in formulas for size in sizes for name in size.symbols}
+    following = sizes_of_runs(plan, opened, count)
+    free = [name for name in plan.ranges if name not in held and all(one[name] == proved[0][name] for one in following)]
+    return [
+        {**sizes, **{name: proved[number % len(proved)][name] for name in free}}
+        for number, sizes in enumerate(following)
+    ]
 
 
 _CALM = 0.125
@@ -203,15 +232,19 @@ _MAIN = """\
 #include <string.h>
 
 #define ZONE 256u
-static unsigned char zones_intact(const unsigned char *start, size_t size) {
-    for (size_t i = 0; i < ZONE; ++i)
-        if (start[i] != 0xC3u || start[ZONE + size + i] != 0xC3u) return 0;
+static unsigned char zones_intact(const unsigned char *start, size_t size, size_t most) {
+    for (size_t i = 0; i < ZONE + (most - size); ++i)
+        if (start[i % ZONE] != 0xC3u || start[ZONE + size + i] != 0xC3u) return 0;
     return 1;
 }
 #define ALIGNED(name, size) static ${P}_ALIGNED unsigned char name[(size) + 2u * ZONE]
 ${memory}
 static FILE *in, *out;
 static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
+static int read_number(uint32_t *number) { return read_all(number, sizeof *number); }
+static int read_most(void *at, uint32_t *size, size_t most) {
+    return read_number(size) && *size <= most && read_all(at, *size);
+}
 ${check}
 ${weights}
 
@@ -265,52 +298,61 @@ static int give_weights(void) {
 """Gives a program its weights: those of a target are in flash, as they are on a device."""
 
 
-def main_text(
-    source: CSource, inputs: Sequence[tuple[Port, str]], outputs: Sequence[tuple[Port, str]], runs: int
-) -> str:
-    """Return a program that runs `source` on a file of inputs; the names are those in C."""
+def main_text(source: CSource, runs: int) -> str:
+    """Return a program that runs `source` on a file of inputs."""
+    interface, name = source.interface, source.interface.name
     memory, fill, body, checks, arguments = [], [], [], [], []
-    blocks = [(variable, max(1, size)) for _, variable, size in source.arenas]
-    for variable, size in blocks:
+    for _, variable, bytes_of_arena in interface.arenas:
+        size = max(1, bytes_of_arena)
         memory.append(f"ALIGNED(block_{variable}, {size}u);")
         fill.append(f"    memset(block_{variable}, 0xC3, sizeof block_{variable});")
         fill.append(f"    memset(block_{variable} + ZONE, 0xA5, {size}u);")
         fill.append(f"    {variable} = block_{variable} + ZONE;")
-        checks.append(f"        if (!zones_intact(block_{variable}, {size}u)) return 3;")
-    fill += [f"    {source.name}_reset();"] if source.has_states else []
+        checks.append(f"        if (!zones_intact(block_{variable}, {size}u, {size}u)) return 3;")
+    fill += [f"    {name}_reset();"] if interface.resets else []
     fill += ["    if (!give_weights()) return 2;"] if source.weights_file else []
-    weights = filled(_WEIGHTS, source.name.upper(), title=source.title) if source.weights_file else ""
-    for kind, ports in (("input", inputs), ("output", outputs)):
-        for port, name in ports:
+    weights = filled(_WEIGHTS, name.upper(), title=source.title) if source.weights_file else ""
+    for _, in_c in interface.taken_sizes:
+        body.append(f"        uint32_t dim_{in_c};")
+        body.append(f"        if (!read_number(&dim_{in_c})) return 2;")
+        arguments.append(f"dim_{in_c}")
+    for kind, ports in (("input", interface.inputs), ("output", interface.outputs)):
+        for port, in_c in ports:
             size = max(1, port.tensor.bytes)
+            body.append(f"        uint32_t size_{in_c};")
             if port.is_argument:
-                memory.append(f"ALIGNED(block_{name}, {size}u);")
-                fill.append(f"    memset(block_{name}, 0xC3, sizeof block_{name});")
-                checks.append(f"        if (!zones_intact(block_{name}, {size}u)) return 3;")
-                arguments.append(f"({source.ctype(port)} *)(block_{name} + ZONE)")
+                memory.append(f"ALIGNED(block_{in_c}, {size}u);")
+                body.append(f"        memset(block_{in_c}, 0xC3, sizeof block_{in_c});")
+                checks.append(f"        if (!zones_intact(block_{in_c}, size_{in_c}, {size}u)) return 3;")
+                arguments.append(f"({ctype_of(port)} *)(block_{in_c} + ZONE)")
             if kind == "input":
-                target = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_input_{name}()"
-                body.append(f"        if (!read_all({target}, {port.tensor.bytes}u)) return 2;")
-    for number, (stream, function) in enumerate(source.streams):
-        memory.append(_rows_function(number, stream, function, source.ctype(stream)))
-        body.append(f"        if (!read_all(rows_{number}, {stream.tensor.bytes}u)) return 2;")
+                target = f"block_{in_c} + ZONE" if port.is_argument else f"{name}_input_{in_c}()"
+                body.append(f"        if (!read_most({target}, &size_{in_c}, {port.tensor.bytes}u)) return 2;")
+            else:
+                body.append(f"        if (!read_number(&size_{in_c}) || size_{in_c} > {port.tensor.bytes}u) return 2;")
+    for number, (stream, function) in enumerate(interface.streams):
+        memory.append(_rows_function(number, stream, function))
+        body.append(f"        uint32_t size_{number};")
+        body.append(f"        if (!read_most(rows_{number}, &size_{number}, {stream.tensor.bytes}u)) return 2;")
         body.append(f"        next_{number} = 0;")
-    body.append(f"        {source.name}_run({', '.join(arguments)});")
+    run = f"{name}_run({', '.join(arguments)})"
+    body.append(f"        if ({run}) return {_OUT_OF_RANGE};" if interface.sizes else f"        {run};")
     body += checks
-    for port, name in outputs:
-        origin = f"block_{name} + ZONE" if port.is_argument else f"{source.name}_output_{name}()"
-        body.append(f"        if (fwrite({origin}, 1, {port.tensor.bytes}u, out) != {port.tensor.bytes}u) return 2;")
+    for port, in_c in interface.outputs:
+        origin = f"(uint8_t *)({f'block_{in_c} + ZONE' if port.is_argument else f'{name}_output_{in_c}()'})"
+        body.append(f"        for (uint32_t row = 0, size = size_{in_c} / {port.rows}u; row < {port.rows}u; ++row)")
+        body.append(f"            if (fwrite({origin} + row * {port.pitch}u, 1, size, out) != size) return 2;")
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
-    texts |= {"check": filled(_CHECK, source.name), "open": _OPEN} if source.checks else {"check": "", "open": ""}
-    return filled(_MAIN, source.name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
+    texts |= {"check": filled(_CHECK, name), "open": _OPEN} if source.checks else {"check": "", "open": ""}
+    return filled(_MAIN, name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
 
 
-def _rows_function(number: int, port: StreamPort, function: str, ctype: str) -> str:
+def _rows_function(number: int, port: StreamPort, function: str) -> str:
     """Return the function that gives rows of an input from an array, and ends the program where a row comes twice or too early."""
     lines = [
         f"static unsigned char rows_{number}[{port.tensor.bytes}u];",
         f"static size_t next_{number};",
-        f"void {function}({ctype} *target, size_t first, size_t count) {{",
+        f"void {function}({ctype_of(port)} *target, size_t first, size_t count) {{",
         f"    if (first < next_{number} || !count || first + count > {port.rows}u) exit({_OUT_OF_ORDER});",
         f"    next_{number} = first + count;",
         f"    for (size_t plane = 0; plane < {port.planes}u; ++plane)",
@@ -347,18 +389,18 @@ def compared(source: CSource, runs: Sequence[CheckedRun], output: bytes, tools: 
     errors: dict[str, OutputError] = {}
     at = 0
     for run in runs:
-        for port in source.outputs:
-            got = tensor_of(output[at : at + port.tensor.bytes], port.tensor)
-            at += port.tensor.bytes
-            expected = np.asarray(run.outputs[port.name]).reshape(port.tensor.sizes)
+        for port, _ in source.interface.outputs:
+            expected = np.asarray(run.outputs[port.name])
+            got = tensor_of(output[at : at + expected.nbytes], port.tensor.dtype, expected.shape)
+            at += expected.nbytes
             error = compare_values(port.name, expected, got, coarsest=coarsest)
             errors[port.name] = max(errors.get(port.name, error), error, key=badness)
     return Proof(" ".join(tools.compiler), len(runs), tuple(errors.values()))
 
 
-def tensor_of(data: bytes, form: TensorForm) -> Array:
-    """Return the elements in `data` as a tensor of this form."""
-    return np.frombuffer(data, ir.DataType(form.dtype).numpy()).reshape(form.sizes)
+def tensor_of(data: bytes, dtype: int, sizes: tuple[int, ...]) -> Array:
+    """Return the elements in `data` as a tensor of the type, by its number in onnx, and of these sizes."""
+    return np.frombuffer(data, ir.DataType(dtype).numpy()).reshape(sizes)
 
 
 def require_proved(proof: Proof, wanted: Wanted) -> None:
@@ -374,30 +416,39 @@ def require_proved(proof: Proof, wanted: Wanted) -> None:
 
 def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> Path:
     """Write `source`, the program that runs it and the inputs of `runs` to `folder`, and compile them. Raises UsageError."""
-    inputs = [(port, f"in_{number}") for number, port in enumerate(source.inputs)]
-    inputs = [(port, source.port_names[port.place, "input"] if not port.is_argument else own) for port, own in inputs]
-    outputs = [(port, f"out_{number}") for number, port in enumerate(source.outputs)]
-    outputs = [
-        (port, source.port_names[port.place, "output"] if not port.is_argument else own) for port, own in outputs
-    ]
     (folder / f"{source.title}.c").write_text(source.code, "utf-8")
     (folder / f"{source.title}.h").write_text(source.header, "utf-8")
-    (folder / "main.c").write_text(main_text(source, inputs, outputs, len(runs)), "utf-8")
-    given = [*(port.name for port in source.inputs), *(stream.name for stream, _ in source.streams)]
-    (folder / "input.bin").write_bytes(
-        b"".join(np.ascontiguousarray(run.inputs[name]).tobytes() for run in runs for name in given)
-    )
-    external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.arenas]
+    (folder / "main.c").write_text(main_text(source, len(runs)), "utf-8")
+    (folder / "input.bin").write_bytes(b"".join(_input_of(source, run) for run in runs))
+    external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.interface.arenas]
     if source.weights_file:
         (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
     files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     if source.transfers:
         files.append(str(folder / "driver.c"))
-        Path(files[-1]).write_text(proving_driver(source.title, source.name, source.transfers), "utf-8")
+        Path(files[-1]).write_text(proving_driver(source.title, source.interface.name, source.transfers), "utf-8")
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
     succeed(command, "the C compiler refuses the program")
     return folder / "program"
+
+
+def _input_of(source: CSource, run: CheckedRun) -> bytes:
+    """Return what the program reads for one run: sizes, each input after its bytes, the bytes of each output, and inputs row by row."""
+    interface, given, expected = source.interface, run.inputs, run.outputs
+    numbers = [run.sizes[size.name] for size, _ in interface.taken_sizes]
+    data = b"".join(map(_number, numbers)) + b"".join(_counted(given[port.name]) for port, _ in interface.inputs)
+    data += b"".join(_number(np.asarray(expected[port.name]).nbytes) for port, _ in interface.outputs)
+    return data + b"".join(_counted(given[stream.name]) for stream, _ in interface.streams)
+
+
+def _counted(value: Array) -> bytes:
+    array = np.asarray(value)
+    return _number(array.nbytes) + array.tobytes()
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(4, "little")
 
 
 def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], tools: Tools) -> bytes:
@@ -409,10 +460,14 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
         raise Mismatch("the program in C writes outside its memory", hint=REPORT)
     if done.returncode == _OUT_OF_ORDER:
         raise Mismatch("the program in C asks for rows of an input twice, or out of order", hint=REPORT)
+    if done.returncode == _OUT_OF_RANGE:
+        raise Mismatch("the program in C refuses a size in its range", hint=REPORT)
     if done.returncode:
         raise Mismatch(f"the program in C ended with {done.returncode}: {_last(done)}", hint="nothing was written")
     output = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
-    if len(output) != sum(port.tensor.bytes for port in source.outputs) * len(runs):
+    if len(output) != sum(
+        np.asarray(run.outputs[port.name]).nbytes for run in runs for port, _ in source.interface.outputs
+    ):
         raise Mismatch(f"the program in C ended early: {_last(done)}", hint="nothing was written")
     return output
 

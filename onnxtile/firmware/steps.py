@@ -7,7 +7,7 @@ whose temporaries lie in a workspace with a plan of its own. A quantised island 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -15,7 +15,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
-from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, planned_island
+from onnxtile.firmware.at_sizes import over_sizes
+from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, island_at_sizes, planned_island
 from onnxtile.firmware.own_kernels import WORKING, OwnKernels, own_call
 from onnxtile.firmware.places import ProgramMemory, ValuePlaces
 from onnxtile.firmware.program import (
@@ -24,6 +25,7 @@ from onnxtile.firmware.program import (
     INPUT,
     OUTPUT,
     WORKSPACE,
+    AppendCall,
     Branch,
     BytePlace,
     CopyCall,
@@ -41,17 +43,21 @@ from onnxtile.firmware.program import (
     copied_at_once,
     overlaps,
 )
+from onnxtile.firmware.size_points import OpenSize, SizePoints
 from onnxtile.firmware.stored_weights import stored_weights
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
+from onnxtile.model.formula import read_size
 from onnxtile.model.submodel import bare_node
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import operator_of, work_of
 from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.ranges import growth_of
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
+from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, written_out
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, about_options
@@ -65,18 +71,23 @@ def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None
     Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
     """
     _require_fixed(plan)
-    return _Planned(opened, plan, _ProgramParts(own)).program()
+    parts = _ProgramParts(own)
+    if not plan.ranges:
+        return _Planned(opened, plan, parts).program()
+    growths = {name: step for state in plan.states for name, step in growth_of(plan, state, opened)}
+    sizes = tuple(OpenSize(name, *ends, growths.get(name)) for name, ends in plan.ranges.items())
+    formulas = (size for value in values(opened.model) for size in opened.shapes.formulas(value) or ())
+    points = SizePoints.of(plan.ranges, formulas)
+    programs = []
+    for point in points.points:
+        at_point = opened._replace(shapes=opened.shapes.at(point))
+        memory = replace(parts.memory, workspace=0)  # with the same constants
+        programs.append(_Planned(at_point, plan, replace(parts, memory=memory), sizes=point).program())
+    return over_sizes(programs, points, sizes)
 
 
 def _require_fixed(plan: PlanResult) -> None:
     """Raise UsageError for plans that C without allocation cannot run."""
-    if plan.ranges:
-        ends = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in plan.ranges.items())
-        raise UsageError(
-            f"C is written for one size of each dimension, and the plan is for {ends}",
-            hint="bind each to one size: "
-            + " ".join(f"--dim {name}={high}" for name, (_, high) in plan.ranges.items()),
-        )
     if plan.unplanned or plan.bounds:
         bounds = ", ".join(f"{name}={most}" for name, most in plan.bounds.items())
         left = (
@@ -84,20 +95,42 @@ def _require_fixed(plan: PlanResult) -> None:
         )
         raise UsageError(f"C needs the size of every tensor, and does not have that of {left}")
     for state in plan.states:
-        if state.axis is not None:
+        if state.axis is not None and not plan.ranges:
             raise about_options(
-                f"C is not written for a state that grows: {state.input!r}",
-                hint="export a cache of a fixed size, into which ScatterElements or TensorScatter writes, or leave {state} out",
+                f"a state that grows has no one size: {state.input!r}",
+                hint="give a range to its length, such as {dim} past=0:63, or leave {state} out",
             )
 
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands.
+
+    Over ranges, the islands are those at the largest sizes, by the names of the calls around them. `apart` are the results of each, by
+    number, that are written to the workspace first.
+    """
 
     own: OwnKernels | None = None
     memory: ProgramMemory = field(default_factory=ProgramMemory)
     islands: dict[object, PlannedIsland] = field(default_factory=dict)
+    apart: dict[tuple[str | None, ...], tuple[int, ...]] = field(default_factory=dict)
+
+
+def _strides(plan: PlanResult, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the bytes from one element to the next on each axis, at `sizes`, of the tensors of growing states, by name."""
+    strides = {}
+    for row in plan.buffers:
+        formulas = [read_size(text, plan.ranges) for text in row.strides_formula or ()]
+        if row.strides:
+            strides[row.name] = tuple(size.at(sizes) for size in formulas if size is not None) or row.strides
+    return strides
+
+
+def _is_overwritten(write: CopyCall, reads: Sequence[CopyCall], island: PlannedIsland) -> bool:
+    """Return whether the bytes of a result, `write`, are some of those of an operand, other than one that it may be written over."""
+    return any(
+        overlaps(write, read) and not (read == write and number in island.over) for number, read in enumerate(reads)
+    )
 
 
 _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
@@ -118,6 +151,8 @@ class _Planned:
         shared: _ProgramParts,
         ends: tuple[Sequence[BytePlace], Sequence[BytePlace]] | None = None,
         workspace: tuple[int, int] = (0, 0),
+        sizes: Mapping[str, int] | None = None,
+        path: tuple[str | None, ...] = (),
     ) -> None:
         self._model, self._shapes, self._constants = opened
         self._plan = plan
@@ -126,7 +161,9 @@ class _Planned:
         self._results: list[NodeResult] = []
         arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         base, end = workspace
-        self._places = ValuePlaces(opened, shared.memory, arenas, None if ends is None else base, end)
+        self._sizes, self._path = sizes, path
+        strides = _strides(plan, sizes or {})
+        self._places = ValuePlaces(opened, shared.memory, arenas, None if ends is None else base, end, strides)
         self._facts = self._places.facts
         self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
@@ -146,14 +183,14 @@ class _Planned:
     def program(self) -> CProgram:
         """Return the whole program of the main graph."""
         ports = self._ports(self._inputs)
-        outputs = self.write()
+        outputs = [self._with_rows(port) for port in self.write()]
         states = {state.input: state for state in self._plan.states}
-        resets = [(port.place, port.tensor.bytes) for port in ports if port.name in states]
+        resets = [(port.place, states[port.name].size) for port in ports if port.name in states]
         for port in ports:
             state = states.get(port.name)
             if state is not None and state.copied:
                 after = next(output for output in outputs if output.name == state.output)
-                self._calls.append(CopyCall(port.place, after.place, port.tensor.bytes))
+                self._calls.append(CopyCall(port.place, after.place, after.tensor.bytes))
         return CProgram(
             tuple(self._calls),
             tuple(port for port in ports if port.name not in states),
@@ -180,7 +217,7 @@ class _Planned:
             if place.kind != ARENA and place != self._taken[number]:
                 self._calls.append(CopyCall(self._taken[number], place, self._places.tensor(value).bytes))
                 place = self._taken[number]
-            ports.append(Port(value.name or "", self._places.tensor(value), place))
+            ports.append(self._port(value, place))
         return ports
 
     @property
@@ -189,7 +226,19 @@ class _Planned:
         return self._calls
 
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
-        return [Port(value.name or "", self._places.tensor(value), self._places.of(value)) for value in values]
+        return [self._port(value, self._places.of(value)) for value in values]
+
+    def _port(self, value: ir.Value, place: BytePlace) -> Port:
+        formulas = tuple(map(str, self._shapes.formulas(value) or ()))
+        return Port(value.name or "", self._places.tensor(value), place, formulas)
+
+    def _with_rows(self, port: Port) -> Port:
+        """Return an output with the rows that it is: those of a growing state are apart."""
+        state = next((state for state in self._plan.states if state.output == port.name), None)
+        if state is None or state.axis is None or not port.tensor.strides:
+            return port
+        rows = int(np.prod(port.tensor.sizes[: state.axis], dtype=np.int64))
+        return replace(port, rows=rows, pitch=port.tensor.strides[state.axis - 1])
 
     def _graph(self, graph: ir.Graph, schedule: Sequence[str], bodies: Iterable[PlannedBody]) -> None:
         inside: dict[str, list[PlannedBody]] = {}
@@ -230,7 +279,7 @@ class _Planned:
         """Yield the `outputs` of `node`, whose calls are the last."""
         is_graph = node.op_identifier() in self._model.functions or node.op_type in CONTROL_FLOW
         for value in outputs:
-            if value in self._places:
+            if value in self._places and not self._places.tensor(value).strides:
                 tensor = self._places.tensor(value)
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
                 is_rounded = is_narrow and (is_graph or makes_quantised(value))
@@ -250,7 +299,7 @@ class _Planned:
             return
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
-        if self._is_streamed(node) or self._is_moved(node):
+        if self._is_streamed(node) or self._is_moved(node) or self._is_appended(node):
             return
         if node.op_identifier() in self._model.functions:
             self._meta_op(node)
@@ -326,7 +375,10 @@ class _Planned:
     def _is_moved(self, node: ir.Node) -> bool:
         """Make no call, or copies alone, for a node whose results are operands, or parts or joins of them; return whether it is one."""
         shared = {alias.value: alias for alias in views(node, self._facts)}
-        moved = [alias for alias in parts(node, self._facts) if alias.value not in shared]
+        # Over ranges, where a part begins depends on the sizes.
+        moved = (
+            [alias for alias in parts(node, self._facts) if alias.value not in shared] if self._sizes is None else []
+        )
         outputs = [value for value in node.outputs if value.name]
         cuts = {alias.value: alias for alias in moved if alias.rule == "cut"}
         wholes = shared | cuts
@@ -359,47 +411,76 @@ class _Planned:
         self._calls += copies
         return True
 
+    def _is_appended(self, node: ir.Node) -> bool:
+        """Copy what a Concat appends to a growing state into the rows of the state; return whether it is such a node."""
+        state, whole = node.inputs[0], node.outputs[0]
+        if node.op_type != "Concat" or not self._facts.is_standard(node) or not self._places.tensor(whole).strides:
+            return False
+        if state is None or self._places.get(state) != self._places[whole]:
+            return False
+        tensor = self._places.tensor(whole)
+        axis = node.attributes.get_int("axis", 1) % len(tensor.sizes)
+        start = self._places.tensor(state).sizes[axis] * tensor.strides[axis]
+        for value in node.inputs[1:]:
+            assert value is not None
+            sizes = self._places.tensor(value).sizes
+            rows, size = int(np.prod(sizes[:axis], dtype=np.int64)), sizes[axis] * tensor.strides[axis]
+            source = self._places.of(value)
+            self._calls.append(AppendCall(self._places[whole], source, rows, start, tensor.strides[axis - 1], size))
+            start += size
+        return True
+
     def _meta_op(self, call: ir.Node) -> None:
         """Run the nodes of a meta-op, with temporaries in the workspace."""
-        key = (call.op_identifier(), tuple(None if v is None else self._operand_key(v) for v in call.inputs))
-        if key not in self._shared.islands:
-            flat = written_out(call, self._model, self._shapes, self._constants)
-            self._shared.islands[key] = planned_island(flat, self._plan.alignment)
-        island = self._shared.islands[key]
+        path = (*self._path, call.outputs[0].name)
+        island = self._island(call, path)
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not is_written_as_constant(value, self._constants)]
         sources, targets = (
             [self._places.of(value) for value in given],
             [self._places.of(value) for value in call.outputs],
         )
+        sizes = [self._places.tensor(value).bytes for value in call.outputs]
+        reads = [
+            CopyCall(place, place, self._places.tensor(value).bytes)
+            for value, place in zip(given, sources, strict=True)
+        ]
+        writes = [CopyCall(place, place, size) for place, size in zip(targets, sizes, strict=True)]
+        # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
+        apart = tuple(number for number, write in enumerate(writes) if _is_overwritten(write, reads, island))
+        if self._sizes is not None:
+            apart = self._shared.apart.setdefault(path, apart)
         moved: list[CopyCall] = []
         # The workspace of a meta-op in another begins where that of the other ends.
         base = align(self._places.end, self._plan.alignment)
         end = base + island.plan.arena_size
-        for number, (value, target) in enumerate(zip(call.outputs, targets, strict=True)):
-            copy = CopyCall(target, target, self._places.tensor(value).bytes)
-            reads = [
-                CopyCall(place, place, self._places.tensor(one).bytes)
-                for one, place in zip(given, sources, strict=True)
-            ]
-            if any(
-                overlaps(copy, read) and not (read == copy and place in island.over) for place, read in enumerate(reads)
-            ):
-                # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
-                end = align(end, self._plan.alignment)
-                moved.append(CopyCall(target, BytePlace(WORKSPACE, 0, end), copy.size))
-                targets[number] = moved[-1].source
-                end += copy.size
+        for number in apart:
+            end = align(end, self._plan.alignment)
+            moved.append(CopyCall(targets[number], BytePlace(WORKSPACE, 0, end), sizes[number]))
+            targets[number] = moved[-1].source
+            end += sizes[number]
         self._shared.memory.workspace = max(self._shared.memory.workspace, end)
         ends = [BytePlace(END, number) for number in range(len(sources) + len(targets))]
-        inner = _Planned(
-            island.opened, island.plan, self._shared, (ends[: len(sources)], ends[len(sources) :]), (base, end)
-        )
+        sides = (ends[: len(sources)], ends[len(sources) :])
+        inner = _Planned(island.opened, island.plan, self._shared, sides, (base, end), self._sizes, path)
         inner.write()
         for offsets in island.offsets or [(0,) * len(ends)]:
             places = [place.at(offset) for place, offset in zip((*sources, *targets), offsets, strict=True)]
             self._calls += [between(one, places) for one in inner.calls]
         self._calls += moved
+
+    def _island(self, call: ir.Node, path: tuple[str | None, ...]) -> PlannedIsland:
+        """Return the plan of a meta-op: equal ones have one; over ranges each has one, that of the largest sizes."""
+        islands, alignment = self._shared.islands, self._plan.alignment
+        if self._sizes is not None:
+            flat = written_out(call, self._model, self._shapes, self._constants)
+            island = island_at_sizes(flat, alignment, islands.get(path))
+            islands.setdefault(path, island)
+            return island
+        key = (call.op_identifier(), tuple(None if v is None else self._operand_key(v) for v in call.inputs))
+        if key not in islands:
+            islands[key] = planned_island(written_out(call, self._model, self._shapes, self._constants), alignment)
+        return islands[key]
 
     def _operand_key(self, value: ir.Value) -> object:
         if not is_written_as_constant(value, self._constants):

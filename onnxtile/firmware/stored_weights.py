@@ -40,7 +40,7 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     """Return the weights that the kernel of `node` unpacks; None for any other node."""
     unpacking = UNPACKING.get(node.op_type) if node.domain in STANDARD else None
     value = node.inputs[unpacking.index] if unpacking is not None and unpacking.index < len(node.inputs) else None
-    if unpacking is None or value is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+    if unpacking is None or value is None:
         return None
     maker, order = value.producer(), None
     if maker is not None and maker.op_type == "Transpose" and maker.inputs[0] is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -416,22 +417,29 @@ def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
 _UNPACKING_CONVOLUTION = """\
     for (idx_t n = 0; n < ${batches}; ++n) {
         for (idx_t o = 0; o < ${channels}; ++o) {
-            float *const result = ${y} + (n * ${channels} + o) * ${result_rows} * ${result_columns};
-            for (idx_t i = 0; i < ${result_rows} * ${result_columns}; ++i) result[i] = ${first};
+            float *const result = ${y} + (n * ${channels} + o) * ${result_size};
+            for (idx_t i = 0; i < ${result_size}; ++i) result[i] = ${first};
             for (idx_t c = 0; c < ${depth}; ++c) {
-                const float *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${rows} * ${columns};
-                for (idx_t k = 0; k < ${kernel_rows}; ++k) {
-                    for (idx_t l = 0; l < ${kernel_columns}; ++l) {
-                        const float weight = ${weight};
-                        const idx_t top = k * ${row_dilation} - ${rows_before}, left = l * ${column_dilation} - ${columns_before};
-                        const idx_t start = left < 0 ? (${column_stride} - 1 - left) / ${column_stride} : 0;
-                        const idx_t last = ${columns} - left > 0 ? (${columns} - left + ${column_stride} - 1) / ${column_stride} : 0;
-                        const idx_t end = last < ${result_columns} ? last : ${result_columns};
-                        for (idx_t i = 0; i < ${result_rows}; ++i) {
-                            const idx_t row = i * ${row_stride} + top;
-                            if (row < 0 || row >= ${rows}) continue;
-                            for (idx_t j = start; j < end; ++j)
-                                result[i * ${result_columns} + j] += image[row * ${columns} + left + j * ${column_stride}] * weight;
+                const float *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${size};
+                for (idx_t m = 0; m < ${kernel_0}; ++m) {
+                    for (idx_t k = 0; k < ${kernel_1}; ++k) {
+                        for (idx_t l = 0; l < ${kernel_2}; ++l) {
+                            const float weight = ${weight};
+                            const idx_t left = l * ${dilation_2} - ${before_2};
+                            const idx_t start = left < 0 ? (${stride_2} - 1 - left) / ${stride_2} : 0;
+                            const idx_t last = ${size_2} - left > 0 ? (${size_2} - left + ${stride_2} - 1) / ${stride_2} : 0;
+                            const idx_t end = last < ${result_2} ? last : ${result_2};
+                            for (idx_t h = 0; h < ${result_0}; ++h) {
+                                const idx_t plane = h * ${stride_0} + m * ${dilation_0} - ${before_0};
+                                if (plane < 0 || plane >= ${size_0}) continue;
+                                for (idx_t i = 0; i < ${result_1}; ++i) {
+                                    const idx_t row = i * ${stride_1} + k * ${dilation_1} - ${before_1};
+                                    if (row < 0 || row >= ${size_1}) continue;
+                                    float *const to = result + (h * ${result_1} + i) * ${result_2};
+                                    const float *const from = image + (plane * ${size_1} + row) * ${size_2} + left;
+                                    for (idx_t j = start; j < end; ++j) to[j] += from[j * ${stride_2}] * weight;
+                                }
+                            }
                         }
                     }
                 }
@@ -442,32 +450,47 @@ _UNPACKING_CONVOLUTION = """\
 
 
 def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
-    """Return a Conv of rows or images by stored weights; a row is an image of one row."""
+    """Return a Conv of rows, images or volumes by stored weights; a row is an image of one row, an image a volume of one plane."""
     x, bias, y = kernel.name(0), kernel.name(2), kernel.result(0)
     attributes, axes = kernel.attributes, len(weight.sizes) - 2
     sizes, result = kernel.form(x).sizes, kernel.form(y).sizes
-    strides, dilations = ((1, *attributes.get(name, [1] * axes))[-2:] for name in ("strides", "dilations"))
-    before = (0, *attributes.get("pads", [0] * 2 * axes)[:axes])[-2:]
-    rows, columns, kernel_rows, kernel_columns, result_rows, result_columns = (
-        size for tensor_sizes in (sizes, weight.sizes, result) for size in (1, *tensor_sizes[2:])[-2:]
-    )
-    indices = ("o", "c", "k", "l") if axes == 2 else ("o", "c", "l")
+    strides, dilations = (list(attributes.get(name, [1] * axes)) for name in ("strides", "dilations"))
+    numbers = {
+        **{"size": sizes[2:], "kernel": weight.sizes[2:], "result": result[2:]},
+        **{"stride": strides, "dilation": dilations},
+    }
+    before = _pads_before(attributes, **numbers)
     holes = {
-        **{"x": x, "y": y, "first": f"{bias}[o]" if bias else "0.0f", "weight": weight.at(*indices)},
+        **{"x": x, "y": y, "first": f"{bias}[o]" if bias else "0.0f"},
+        **{"weight": weight.at("o", "c", *("m", "k", "l")[-axes:])},
         **{"batches": sizes[0], "image_channels": sizes[1], "channels": result[1], "depth": weight.sizes[1]},
-        **{"channels_of_group": result[1] // attributes.get("group", 1), "rows": rows, "columns": columns},
-        **{"kernel_rows": kernel_rows, "kernel_columns": kernel_columns},
-        **{"result_rows": result_rows, "result_columns": result_columns},
-        **{
-            "row_stride": strides[0],
-            "column_stride": strides[1],
-            "rows_before": before[0],
-            "columns_before": before[1],
-        },
-        **{"row_dilation": dilations[0], "column_dilation": dilations[1]},
+        **{"channels_of_group": result[1] // attributes.get("group", 1)},
+        **{"size": prod(sizes[2:]), "result_size": prod(result[2:])},
+        **{f"before_{axis}": number for axis, number in enumerate((0, 0, *before)[-3:])},
+        **{f"{name}_{axis}": each for name, row in numbers.items() for axis, each in enumerate((1, 1, *row)[-3:])},
     }
     operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
     return KernelText(weight.helper, _filled(_UNPACKING_CONVOLUTION, holes), tuple(operands))
+
+
+def _pads_before(
+    attributes: Mapping[str, Any],
+    size: Sequence[int],
+    kernel: Sequence[int],
+    result: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> Sequence[int]:
+    """Return the padding before the first element on each axis. Of an automatic one, an odd element is after the last, or before.
+
+    https://onnx.ai/onnx/operators/onnx__Conv.html
+    """
+    auto = attributes.get("auto_pad", b"NOTSET")
+    if auto in {b"NOTSET", b"VALID"}:
+        return [0] * len(size) if auto == b"VALID" else attributes.get("pads", [0] * 2 * len(size))[: len(size)]
+    ends = zip(size, kernel, result, stride, dilation, strict=True)
+    both = [max(0, (r - 1) * s + (k - 1) * d + 1 - n) for n, k, r, s, d in ends]
+    return [pads // 2 if auto == b"SAME_UPPER" else pads - pads // 2 for pads in both]
 
 
 _GATHER = """\
@@ -514,6 +537,6 @@ class Unpacking:
 
 UNPACKING: Mapping[str, Unpacking] = {
     **dict.fromkeys(("MatMul", "Gemm"), Unpacking(_unpacking_product, (2,))),
-    "Conv": Unpacking(_unpacking_convolution, (3, 4)),
+    "Conv": Unpacking(_unpacking_convolution, (3, 4, 5)),
     "Gather": Unpacking(_unpacking_gather, range(1, 9), index=0),
 }

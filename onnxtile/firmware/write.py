@@ -20,11 +20,22 @@ from onnxtile.firmware.calls import (
     stream_of,
     units_of,
 )
-from onnxtile.firmware.kernels import CTYPES, NO_KERNELS, CFunction, CKernel, kernels_in_c
+from onnxtile.firmware.interface import (
+    Interface,
+    accessors,
+    ctype_of,
+    header_text,
+    prefix_of,
+    reset,
+    run_text,
+    size_variables,
+)
+from onnxtile.firmware.kernels import NO_KERNELS, CFunction, CKernel, kernels_in_c
 from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
     WORKSPACE,
+    AppendCall,
     Branch,
     BytePlace,
     CopyCall,
@@ -32,7 +43,6 @@ from onnxtile.firmware.program import (
     DistinctKernel,
     KernelCall,
     PlainCall,
-    Port,
     ProgramCall,
     RepeatedCalls,
     RowsCall,
@@ -42,11 +52,12 @@ from onnxtile.firmware.program import (
     flat,
     kernels_of,
 )
+from onnxtile.firmware.size_points import OpenNumber, SizePoints
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
-from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.report.c_header import comment, filled
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import about_options
+from onnxtile.system.errors import UsageError, about_options
 
 _MOST_IN_CODE = 1 << 29
 """Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
@@ -65,11 +76,7 @@ class CSource:
     code: str
     header: str
     title: str
-    name: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    arenas: tuple[tuple[str, str, int], ...]
-    alignment: int
+    interface: Interface
     kernels: int
     functions: int
     calls: int
@@ -77,32 +84,23 @@ class CSource:
     tables: int
     weights: int
     workspace: int
-    has_states: bool
     checks: bool
-    port_names: dict[tuple[BytePlace, str], str]
     weights_file: bytes = b""
     repeats: int = 0
     transfers: int = 0
-    streams: tuple[tuple[StreamPort, str], ...] = ()
-    """The inputs that come row by row, each with the function of the user's that gives its rows."""
 
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
-        name = prefix_of(title)
+        before, name = self.interface.name, prefix_of(title)
 
         def renamed(text: str) -> str:
             text_of_files = text.replace(f"{self.title}.", f"{comment(title)}.")  # names of files
-            return text_of_files.replace(self.name.upper(), name.upper()).replace(self.name, name)
+            return text_of_files.replace(before.upper(), name.upper()).replace(before, name)
 
-        arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.arenas)
-        streams = tuple((port, renamed(function)) for port, function in self.streams)
-        code, header = renamed(self.code), renamed(self.header)
-        return replace(self, code=code, header=header, name=name, title=title, arenas=arenas, streams=streams)
-
-    @staticmethod
-    def ctype(port: Port | StreamPort) -> str:
-        """Return the type in C of the elements of `port`."""
-        return _ctype(port)
+        arenas = tuple((arena, renamed(variable), size) for arena, variable, size in self.interface.arenas)
+        streams = tuple((port, renamed(function)) for port, function in self.interface.streams)
+        interface = replace(self.interface, name=name, arenas=arenas, streams=streams)
+        return replace(self, code=renamed(self.code), header=renamed(self.header), title=title, interface=interface)
 
 
 def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
@@ -112,7 +110,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     """
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
-    in_c = kernels_in_c(kernels, f"{name}_kernel", _heavy(program))
+    in_c = kernels_in_c(kernels, f"{name}_kernel", _heavy(program), program.points)
     numbers = {kernel: place for place, kernel in enumerate(kernels)}
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
@@ -123,23 +121,22 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             hint='keep them in a file: {target} target.toml, and in it weights = "file"',
         )
     spaces = _Spaces(program, weights)
-    table = _CallTable(in_c.kernels, numbers, spaces)
+    table = _CallTable(in_c.kernels, numbers, spaces, program.points)
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    streams = tuple(zip(program.streams, _stream_functions(program, name), strict=True))
-    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(streams)}
+    interface = Interface.of(program, name)
+    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*one)) for number, one in enumerate(interface.streams)}
     functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
-    described, starts = _kernel_rows([*in_c.kernels, *table.own_kernels], functions)
-    arenas = tuple(
-        (arena, macro, size) for (arena, size), macro in zip(program.arenas, _arena_names(program, name), strict=True)
+    computed: dict[OpenNumber, int] = {}
+    described, starts = _kernel_rows(
+        [*in_c.kernels, *table.own_kernels], functions, computed if program.sizes else None
     )
-    ports = _port_names(program)
     largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
-        *_memory(arenas, name, program.workspace),
+        *_memory(interface.arenas, name, program.workspace),
         *([filled(DEFINED, name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
@@ -152,38 +149,30 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *_bytes(f"{name}_starts", "uint16_t" if max(starts, default=0) < 1 << 16 else "uint32_t", starts),
         *_bytes(f"{name}_calls", "uint8_t", stream.data),
         *_bytes(f"{name}_units", "uint8_t" if max(units) < 256 else "uint32_t", units),
+        *size_variables(interface, len(computed)),
         filled(
             _RUN,
             name,
             operands=str(max((function.operands for function in functions), default=1)),
             numbers=str(max(largest, 1)),
             spaces=str(spaces.count),
+            number=filled(_COMPUTED, name) if program.sizes else "(idx_t)number",
             **_repeat_texts(name, spaces.count, repeats),
         ),
-        *_run(program, ports, spaces, arenas, name, weights if in_file else None, repeats),
-        *_accessors(program, ports, arenas, name),
-        *_reset(program, arenas, name),
+        *run_text(interface, list(_bases(interface, spaces, weights if in_file else None)), computed, repeats),
+        *accessors(interface),
+        *reset(interface),
     ]
     tables = (
         len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
     )
+    declared = [_rows_declared(*one) for one in interface.streams]
+    declared += [filled(DECLARED, name.upper())] if table.transfers else []
     return CSource(
         "\n".join(code) + "\n",
-        _header(
-            program,
-            ports,
-            arenas,
-            name,
-            title,
-            in_file,
-            [_rows_declared(*stream) for stream in streams] + [filled(DECLARED, name.upper())] * bool(table.transfers),
-        ),
+        header_text(interface, title, program.alignment, program.workspace, in_file, declared),
         title,
-        name,
-        program.inputs,
-        program.outputs,
-        arenas,
-        program.alignment,
+        interface,
         len(kernels),
         len(functions),
         sum(1 for _ in flat(program.calls)),
@@ -191,16 +180,10 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         tables,
         weights.size,
         program.workspace,
-        bool(program.resets),
         "check" in table.own_functions,
-        {
-            **{(port.place, "input"): own for port, own in zip(program.inputs, ports[0], strict=True)},
-            **{(port.place, "output"): own for port, own in zip(program.outputs, ports[1], strict=True)},
-        },
         weights.file if in_file else b"",
         repeats,
         table.transfers,
-        streams,
     )
 
 
@@ -229,47 +212,9 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
             places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
             copy = call.copy if isinstance(call, StartCall) else call
-            places = [copy.source] if isinstance(copy, CopyCall) else []
+            places = [copy.source] if isinstance(copy, CopyCall | AppendCall) else []
         numbers_in_use.update((place.number, None) for place in places if place.kind == CONSTANT)
     return sorted(numbers_in_use)
-
-
-def prefix_of(title: str) -> str:
-    """Return the start of all names in C: `title` in lower case, or "net_" and it where it begins with a digit or is a word of C."""
-    name = identifier(title).lower()
-    return f"net_{name}" if name[0].isdigit() or name in _KEYWORDS else name
-
-
-_WORDS = """
-asm auto bool break case catch char class const continue default delete do double else enum extern false float for friend goto if inline int
-long namespace new operator private protected public register restrict return short signed sizeof static struct switch template this throw
-true try typedef typename union unsigned using virtual void volatile while main
-"""
-_KEYWORDS = frozenset(_WORDS.split())
-
-
-def _is_taken(name: str) -> bool:
-    """Return whether an argument in C may not be called so: a word of C, a type, a macro, or a variable of the program."""
-    return name[0].isdigit() or name in _KEYWORDS or name.endswith("_t") or name.isupper() or name == "bases"
-
-
-def _port_names(program: CProgram) -> tuple[list[str], list[str]]:
-    """Return the names in C of the inputs and of the outputs, all different."""
-    names = identifiers([*(port.name for port in program.inputs), *(port.name for port in program.outputs)])
-    names = [f"t_{name}" if _is_taken(name) else name for name in names]
-    return names[: len(program.inputs)], names[len(program.inputs) :]
-
-
-def _stream_functions(program: CProgram, name: str) -> list[str]:
-    """Return the functions of the user's that give rows of inputs."""
-    return [f"{name}_rows_{stream}" for stream in identifiers(stream.name for stream in program.streams)]
-
-
-def _arena_names(program: CProgram, name: str) -> list[str]:
-    """Return the variable of each arena: of one alone `net_arena`, of several `net_arena_sram`."""
-    if len(program.arenas) == 1:
-        return [f"{name}_arena"]
-    return [f"{name}_arena_{arena_name}" for arena_name in identifiers(arena for arena, _ in program.arenas)]
 
 
 class _Spaces:
@@ -295,8 +240,8 @@ class _Spaces:
     def count(self) -> int:
         return max(1, len(self._numbers))
 
-    def items(self) -> Iterable[tuple[tuple[str, int], int]]:
-        return self._numbers.items()
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._numbers)
 
     def operand(self, place: BytePlace) -> SpaceOffset:
         if place.kind == CONSTANT:
@@ -305,23 +250,52 @@ class _Spaces:
         return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
 
 
+def _bases(interface: Interface, spaces: _Spaces, file: FlashWeights | None) -> Iterator[str]:
+    """Yield the addresses of all `spaces`; `file` are weights in a file of their own."""
+    name = interface.name
+    in_c = {(port.place.kind, port.place.number): own for port, own in (*interface.inputs, *interface.outputs)}
+    for kind, number in spaces:
+        if kind == ARENA:
+            yield interface.arenas[number][1]
+        elif kind == WORKSPACE:
+            yield f"{name}_workspace"
+        elif kind == CONSTANT:
+            yield f"(uint8_t *){f'{name}_weights_{number * 8}' if file is None else f'({name}_weights + {file.start(number)}u)'}"
+        else:
+            yield f"(uint8_t *){in_c[kind, number]}"
+
+
 _OWN = {
     "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
     "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
     "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
     "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
+    "append": (
+        2,
+        "for (idx_t i = 0; i < p[0]; ++i) memmove(x[0] + p[1] + i * p[2], x[1] + i * p[3], (size_t)p[3]);",
+    ),
 }
-"""The functions that are no kernels: their operands, and their text. A copy of bytes, the start of one beside kernels, its end, a look."""
+"""The functions that are no kernels: their operands, and their text.
+
+A copy of bytes, the start of one beside kernels, its end, a look, and a copy of rows to rows that are apart.
+"""
 
 
 class _CallTable:
     """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
 
-    def __init__(self, kernels: Sequence[CKernel], numbers: Mapping[DistinctKernel, int], spaces: _Spaces) -> None:
+    def __init__(
+        self,
+        kernels: Sequence[CKernel],
+        numbers: Mapping[DistinctKernel, int],
+        spaces: _Spaces,
+        points: SizePoints | None,
+    ) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._own: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._points = points
+        self._own: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
 
     @property
     def own_functions(self) -> list[str]:
@@ -356,29 +330,46 @@ class _CallTable:
             operands = (self._spaces.operand(call.places[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            return self._own_call("copy", (call.size,), (call.target, call.source), call.steps)
+            size = self._over_sizes([(copy.size,) for copy in (call, *call.others)])
+            return self._own_call("copy", size, (call.target, call.source), call.steps)
+        if isinstance(call, AppendCall):
+            rows = [(copy.rows, copy.start, copy.pitch, copy.size) for copy in (call, *call.others)]
+            return self._own_call("append", self._over_sizes(rows), (call.target, call.source))
         if isinstance(call, StartCall):
             return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
         if isinstance(call, WaitCall):
             return self._own_call("wait", (call.number,))
         if isinstance(call, RowsCall):
             return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
-        return self._own_call("check", (call.size,), (call.place,))
+        size = self._over_sizes([(check.size,) for check in (call, *call.others)])
+        return self._own_call("check", size, (call.place,))
+
+    def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
+        """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
+        if len(rows) == 1 or self._points is None:
+            return rows[0]
+        numbers = tuple(number for number in self._points.numbers(rows) if number is not None)
+        if len(numbers) < len(rows[0]):
+            raise UsageError(
+                "no C can be written over a range: the bytes of a copy are no formula of the sizes",
+                hint="bind each dimension to one size; nothing was written",
+            )
+        return numbers
 
     def _own_call(
-        self, kind: str, numbers: tuple[int, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+        self, kind: str, numbers: tuple[OpenNumber, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
     ) -> TableCall:
         kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
         return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
 
 
 def _rows_text(port: StreamPort, function: str) -> str:
-    return f"{function}(({_ctype(port)} *)x[0], (size_t)p[0], (size_t)p[1]);"
+    return f"{function}(({ctype_of(port)} *)x[0], (size_t)p[0], (size_t)p[1]);"
 
 
 def _rows_declared(port: StreamPort, function: str) -> str:
     """Return the declaration of the user's function that gives rows of an input, and what it has to do."""
-    sizes, ctype = [*map(str, port.tensor.sizes)], _ctype(port)
+    sizes, ctype = [*map(str, port.tensor.sizes)], ctype_of(port)
     some = [*sizes[: port.axis], "count", *sizes[port.axis + 1 :]]
     return (
         f"/* input {comment(port.name)}: {ctype}, {'x'.join(sizes)}, which comes row by row along its axis {port.axis}.\n"
@@ -398,14 +389,33 @@ def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
     return CFunction("\n".join([*declared, *lines, ""]), operands)
 
 
-def _kernel_rows(kernels: Iterable[CKernel], functions: Sequence[CFunction]) -> tuple[bytes, list[int]]:
-    """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count."""
+def _kernel_rows(
+    kernels: Iterable[CKernel], functions: Sequence[CFunction], computed: dict[OpenNumber, int] | None
+) -> tuple[bytes, list[int]]:
+    """Return a row of bytes for each kernel, and where each begins: its function, its operands, and its numbers after their count.
+
+    Over ranges, a number is twice it, or 1 and twice the place in `computed`, which has all numbers that a run computes at its start.
+    """
+
+    def encoded(number: OpenNumber) -> int:
+        if computed is None:
+            assert isinstance(number, int)
+            return number
+        if isinstance(number, int) and number < _LARGE:
+            return 2 * number
+        return 2 * computed.setdefault(number, len(computed)) + 1
+
     data, starts = bytearray(), []
     for kernel in kernels:
         starts.append(len(data))
         head = (kernel.function, functions[kernel.function].operands, len(kernel.numbers))
-        data += b"".join(map(grouped, (*head, *kernel.numbers)))
+        data += b"".join(map(grouped, (*head, *map(encoded, kernel.numbers))))
     return bytes(data), starts
+
+
+_LARGE = 1 << 31
+"""One more than a number of a program over ranges may be in a table, where it is doubled."""
+_COMPUTED = "number & 1u ? ${p}_sizes[number >> 1] : (idx_t)(number >> 1)"
 
 
 _HEAD = """\
@@ -477,7 +487,10 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
     const uint32_t function = ${p}_number(&kernel), operands = ${p}_number(&kernel), numbers = ${p}_number(&kernel);
     uint8_t *x[${operands}];
     idx_t p[${numbers}];
-    for (uint32_t i = 0; i < numbers; ++i) p[i] = (idx_t)${p}_number(&kernel);
+    for (uint32_t i = 0; i < numbers; ++i) {
+        const uint32_t number = ${p}_number(&kernel);
+        p[i] = ${number};
+    }
     for (uint32_t i = 0; i < operands; ++i) {
         uint32_t code = ${p}_number(&at), advance = 0;
         if (turns > 1u) {
@@ -552,128 +565,3 @@ def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
         return {"repeat": "", "repeats": "", "argument": ""}
     texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
     return {**{hole: text + "\n" for hole, text in texts.items()}, "argument": ", uint32_t turn_of_repeat"}
-
-
-def _signature(program: CProgram, ports: tuple[list[str], list[str]], name: str) -> str:
-    given = [
-        f"const {_ctype(port)} *{own}" for port, own in zip(program.inputs, ports[0], strict=True) if port.is_argument
-    ]
-    given += [f"{_ctype(port)} *{own}" for port, own in zip(program.outputs, ports[1], strict=True) if port.is_argument]
-    return f"void {name}_run({', '.join(given) or 'void'})"
-
-
-def _ctype(port: Port | StreamPort) -> str:
-    return CTYPES.get(port.tensor.dtype, "uint8_t")
-
-
-def _run(
-    program: CProgram,
-    ports: tuple[list[str], list[str]],
-    spaces: _Spaces,
-    arenas: Sequence[tuple[str, str, int]],
-    name: str,
-    file: FlashWeights | None,
-    repeats: int,
-) -> Iterator[str]:
-    names = {
-        port.place: own for port, own in zip((*program.inputs, *program.outputs), (*ports[0], *ports[1]), strict=True)
-    }
-    yield f"{_signature(program, ports, name)} {{"
-    yield f"    uint8_t *bases[{spaces.count}];"
-    for (kind, number), index in spaces.items():
-        base = names.get(BytePlace(kind, number), "")
-        if kind == ARENA:
-            base = arenas[number][1]
-        elif kind == WORKSPACE:
-            base = f"{name}_workspace"
-        elif kind == CONSTANT:
-            base = f"{name}_weights_{number * 8}" if file is None else f"({name}_weights + {file.start(number)}u)"
-        yield f"    bases[{index}] = {base if kind in {ARENA, WORKSPACE} else f'(uint8_t *){base}'};"
-    yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
-    yield "}"
-
-
-def _accessors(
-    program: CProgram, ports: tuple[list[str], list[str]], arenas: Sequence[tuple[str, str, int]], name: str
-) -> Iterator[str]:
-    for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
-        for port, port_name in zip(held, own, strict=True):
-            if not port.is_argument:
-                ctype = _ctype(port)
-                address = f"{arenas[port.place.number][1]} + {port.place.offset}"
-                yield f"{ctype} *{name}_{kind}_{port_name}(void) {{ return ({ctype} *)({address}); }}"
-
-
-def _reset(program: CProgram, arenas: Sequence[tuple[str, str, int]], name: str) -> Iterator[str]:
-    if program.resets:
-        yield f"void {name}_reset(void) {{"
-        yield from (
-            f"    memset({arenas[place.number][1]} + {place.offset}, 0, {size});" for place, size in program.resets
-        )
-        yield "}"
-
-
-_HEADER = """\
-/* ${title}: a model in C, in the memory that onnxtile planned. Generated: do not edit. */
-#ifndef ${P}_H
-#define ${P}_H
-
-#include <stddef.h>
-#include <stdint.h>
-#ifndef __cplusplus
-#include <stdbool.h>
-#endif
-
-#if defined(__GNUC__)
-#define ${P}_ALIGNED __attribute__((aligned(${alignment})))
-#elif defined(_MSC_VER)
-#define ${P}_ALIGNED __declspec(align(${alignment}))
-#else
-#define ${P}_ALIGNED
-#endif
-#ifndef ${P}_WEIGHTS_SECTION
-#define ${P}_WEIGHTS_SECTION /* such as __attribute__((section(".rodata.weights"))) */
-#endif
-"""
-
-
-def _header(
-    program: CProgram,
-    ports: tuple[list[str], list[str]],
-    arenas: Sequence[tuple[str, str, int]],
-    name: str,
-    title: str,
-    in_file: int,
-    more: Sequence[str],
-) -> str:
-    upper = name.upper()
-    alignment = max(program.alignment, 8)  # that of the largest element
-    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(alignment))]
-    for arena, variable, size in arenas:
-        lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
-        lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]
-    if program.workspace:
-        lines += [f"#define {upper}_WORKSPACE_SIZE {program.workspace}u /* bytes of temporaries of kernels */"]
-        lines += [f"#ifndef {upper}_WORKSPACE_SECTION", f"#define {upper}_WORKSPACE_SECTION", "#endif"]
-    lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-    for _, variable, _ in arenas:
-        lines += [f"#ifdef {variable.upper()}_EXTERN"]
-        lines += [
-            f"extern uint8_t *{variable}; /* give it {variable.upper()}_SIZE bytes, aligned to {alignment}, before a run */"
-        ]
-        lines += ["#else", f"extern uint8_t {variable}[];", "#endif"]
-    if in_file:
-        lines += [f"#define {upper}_WEIGHTS_SIZE {in_file}u /* bytes of {comment(title)}.weights.bin, little-endian */"]
-        lines += [f"extern const uint8_t *{name}_weights; /* give it these bytes, aligned to 8, before a run */"]
-    for kind, held, own in (("input", program.inputs, ports[0]), ("output", program.outputs, ports[1])):
-        for port, port_name in zip(held, own, strict=True):
-            sizes = "x".join(map(str, port.tensor.sizes)) or "one number"
-            described = f"/* {kind} {comment(port.name)}: {_ctype(port)}, {sizes} */"
-            lines += [described]
-            if not port.is_argument:
-                lines += [f"{_ctype(port)} *{name}_{kind}_{port_name}(void);"]
-    lines += more
-    if program.resets:
-        lines += [f"void {name}_reset(void); /* before the first run: states are zero */"]
-    lines += [f"{_signature(program, ports, name)};", "", "#ifdef __cplusplus", "}", "#endif", "", "#endif", ""]
-    return "\n".join(lines)

@@ -29,7 +29,6 @@ from onnxtile.fusion.record import (
     History,
     Past,
     Record,
-    dumps,
     fused_calls,
     hand_on,
     note_place,
@@ -37,6 +36,7 @@ from onnxtile.fusion.record import (
     of_tensor,
     of_value,
     past_of,
+    write_past,
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
@@ -290,7 +290,7 @@ class Fuser:
             return
         inputs = tuple(value.name or "" for value in self.inputs) if listed else None
         this = History(self.run, self.ir_version, self.had_domain, inputs, tuple(self.importing))
-        self.model.graph.metadata_props[keys.ORIGINAL] = dumps(Past((*self.history, this), tuple(self.records)))
+        write_past(self.model, Past((*self.history, this), tuple(self.records)))
 
     def _contract(self, match: Match, pattern: Pattern) -> str | Refusal:
         part = region([*match.nodes, *self.matcher.unchanged.between(match.nodes)], self.constants)
@@ -410,7 +410,7 @@ class Fuser:
         node = value.producer()
         if node is not None:
             return ConstantRecord(of_value(value), of_node(node, places.original.get(node), self.run))
-        tensor = of_tensor(constant_attribute(value).as_tensor())
+        tensor = of_tensor(constant_attribute(value).value)
         return ConstantRecord(of_value(value), tensor=tensor, place=places.initializers.get(value))
 
     def _unique(self, name: str) -> str:

@@ -395,7 +395,7 @@ def _number_kind(node: ir.Node) -> tuple[object, ...]:
         return ir.DataType.FLOAT, ()
     if attribute.type != ir.AttributeType.TENSOR:
         return ()
-    tensor = attribute.as_tensor()
+    tensor = attribute.value
     computes = tensor.dtype.is_floating_point() or (tensor.dtype.is_integer() and tensor.dtype.bitwidth <= 16)
     return (tensor.dtype, tuple(tensor.shape.numpy())) if computes and tensor.size == 1 else ()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import bz2
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, count
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -176,7 +178,16 @@ class Past:
 def past_of(model: ir.Model) -> Past:
     """Return the record that fuse left on `model`. Raises ValueError where it is damaged."""
     text = model.graph.metadata_props.get(keys.ORIGINAL)
-    return Past() if text is None else loads(text)
+    if text is None:
+        return Past()
+    written, past = model.graph.meta.get(keys.ORIGINAL, (None, None))
+    return past if past is not None and written == text else loads(text)
+
+
+def write_past(model: ir.Model, past: Past) -> None:
+    """Leave `past` on `model`, in its metadata; as long as these stay as they are, nothing reads them again."""
+    model.graph.metadata_props[keys.ORIGINAL] = text = dumps(past)
+    model.graph.meta[keys.ORIGINAL] = (text, past)
 
 
 def fused_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -215,7 +226,7 @@ def of_node(node: ir.Node, position: int | None, run: int, *, copied: bool = Fal
     metadata.pop(keys.PLACE, None)
     if moved:
         metadata[keys.PLACE] = _places(moved)
-    tensors = {a.name: of_tensor(a.as_tensor()) for a in node.attributes.values() if _is_tensor(a)}
+    tensors = {a.name: of_tensor(a.value) for a in node.attributes.values() if _is_tensor(a)}
     docs = {a.name: a.doc_string for a in node.attributes.values() if a.doc_string}
     outputs = tuple(of_value(v) for v in node.outputs)
     return NodeRecord(outputs, position, node.name or "", node.doc_string or "", metadata, tensors, docs, copied)
@@ -234,7 +245,7 @@ def restored_attributes(node: ir.Node, record: NodeRecord) -> list[ir.Attr]:
 def _restored(attribute: ir.Attr, record: NodeRecord) -> ir.Attr:
     doc, known = record.docs.get(attribute.name), record.tensors.get(attribute.name)
     if known is not None and _is_tensor(attribute):
-        return ir.AttrTensor(attribute.name, restored_tensor(attribute.as_tensor(), known), doc_string=doc)
+        return ir.AttrTensor(attribute.name, restored_tensor(attribute.value, known), doc_string=doc)
     if (attribute.doc_string or None) == doc or attribute.is_ref():
         return attribute
     return ir.Attr(attribute.name, attribute.type, attribute.value, doc_string=doc)
@@ -305,7 +316,26 @@ def _places(places: dict[int, int]) -> str:
 
 def dumps(past: Past) -> str:
     """Return `past` as packed JSON, without what is as it is by default."""
-    return packed(_adapter().dump_json(past, exclude_defaults=True))
+    return packed(json.dumps(_plain(past), ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _plain(record: Any) -> Any:
+    """Return `record` as JSON has it. Written by hand: pydantic, which reads it, is loaded and learns the schema in 0.1 s."""
+    if isinstance(record, tuple):
+        return [part if isinstance(part, str) else _plain(part) for part in record]
+    if isinstance(record, dict):
+        return {key: _plain(part) for key, part in record.items()}
+    if type(record) not in _DEFAULTS:
+        return record
+    parts = ((name, getattr(record, name), default) for name, default in _DEFAULTS[type(record)])
+    return {name: part if isinstance(part, str) else _plain(part) for name, part, default in parts if part != default}
+
+
+_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
+    kind: [(f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind)]
+    for kind in (ValueRecord, TensorRecord, NodeRecord, ConstantRecord, Record, History, Past)
+}
+"""The fields of each kind of record, and what they hold by default; MISSING where that has to be said."""
 
 
 def loads(text: str) -> Past:
@@ -361,7 +391,7 @@ def renew_records(model: ir.Model, inside: InnerCalls) -> None:
         numbers = [renewing.record(call.metadata_props[keys.FUSED], _results(call, inside)) for call in calls]
         for call, number in zip(calls, numbers, strict=True):
             call.metadata_props[keys.FUSED] = number
-        model.graph.metadata_props[keys.ORIGINAL] = dumps(Past(past.history, tuple(renewing.records)))
+        write_past(model, Past(past.history, tuple(renewing.records)))
 
 
 def _results(call: ir.Node, inside: InnerCalls) -> dict[str, ValueRecord]:

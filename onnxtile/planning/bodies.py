@@ -8,7 +8,7 @@ are moved. A function reads its operands in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 
@@ -20,11 +20,12 @@ from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.kernels.kernel_graph import UNKNOWN, KernelBody, KernelGraph
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.planning.layout import NO_PINS, Layout, Pins, layouts, smallest
-from onnxtile.planning.offsets.effort import NORMAL
-from onnxtile.planning.offsets.problem import Bound, OffsetPlan, OptimalityProof, Problem
+from onnxtile.planning.layout import NO_PINS, Allocator, Layout, Pins, layouts, smallest
+from onnxtile.planning.offsets.effort import NORMAL, Effort
+from onnxtile.planning.offsets.memories import allocate, memories
+from onnxtile.planning.offsets.problem import Bound, OptimalityProof, Problem
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.result import Inside
 from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
@@ -56,6 +57,11 @@ BodyPlans = Mapping[int, tuple[BodyPlan, ...]]
 """The plans of the bodies, by kernel."""
 
 
+def in_one_memory(planner: Planner, effort: Effort) -> Allocator:
+    """Return what plans a body: `planner`, with this `effort`."""
+    return partial(allocate, memories=memories(None), planner=planner, effort=effort)
+
+
 @dataclass(frozen=True)
 class Terms:
     """The terms on which bodies are planned, those of the graph around them.
@@ -68,7 +74,7 @@ class Terms:
     order: Order
     alignment: int
     rules: Collection[str]
-    solve: Callable[[Problem], OffsetPlan]
+    allocate: Allocator
     workspaces: WorkspaceRules
     kernels: Insides
     in_parts: bool = True
@@ -123,12 +129,11 @@ def _body(body: KernelBody, terms: Terms) -> BodyPlan:
         user = body.graph.kernels[next(iter(setup.needs.unique))].name
         raise UsageError(f"the workspace of {user!r} cannot be unique: its body has bytes only while its node runs")
     least, inside = setup.bound, setup.inside
-    layout, plan = smallest(setup.layouts(), (terms.solve,), least)
+    layout, placed = smallest(setup.layouts(), (terms.allocate,), least)
     problem = layout.problem
-    assert plan.proof is not None
-    proof = with_bodies(problem, plan.proof, layout.workspaces, inside)
+    proof = with_bodies(problem, placed.proof, layout.workspaces, inside)
     alignment = max(problem.alignments, default=terms.alignment)
-    return BodyPlan(body.attribute, layout, plan.offsets, plan.size, alignment, proof, least, inside)
+    return BodyPlan(body.attribute, layout, placed.offsets, placed.size, alignment, proof, least, inside)
 
 
 def with_least_bodies(needs: Needs, inside: BodyPlans) -> Needs:
@@ -257,14 +262,13 @@ class Insides:
             return None  # shapes inside contradict each other, or onnxruntime refuses random operands
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
         inner = LayoutFacts(model, shapes, constants)
-        planner, order = find_planner("greedy-by-size"), find_order("model")
         nested = Insides(inner, self.alignment, self.rules, self._known)
         if any(
             nested._is_kernel(inner_node) and nested.known(inner_node) is None for inner_node in model.graph.all_nodes()
         ):
             return None
-        solve, rules = partial(planner.plan, effort=NORMAL), WorkspaceRules(insides=True)
-        terms = Terms(inner, order, self.alignment, self.rules, solve, rules, nested)
+        allocator, rules = in_one_memory(find_planner("greedy-by-size"), NORMAL), WorkspaceRules(insides=True)
+        terms = Terms(inner, find_order("model"), self.alignment, self.rules, allocator, rules, nested)
         graph = read_kernels(inner, PlanScope(model.graph, "outside"))
         if any(tensor.role == UNKNOWN for tensor in graph.tensors):
             return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -23,8 +23,10 @@ from onnxtile.kernels.liveness import (
 )
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values
+from onnxtile.planning.offsets.memories import Allocation
 from onnxtile.planning.offsets.problem import (
     Buffer,
+    Ended,
     OptimalityProof,
     OverCapacity,
     PinOverlap,
@@ -273,10 +275,10 @@ def layouts(
         raise UsageError(
             f"the order {order.name!r} already holds for any number of streams", hint="leave --streams out"
         )
-    if needs.has_common and (order.every or streams > 1):
+    if needs.together and (order.every or streams > 1):
         raise UsageError(
             "nodes that may run at the same time cannot share one workspace",
-            hint='leave "*" = "shared" out of the workspaces' if needs.shared else "leave 'shared' out of the rules",
+            hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
     terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)
@@ -381,26 +383,11 @@ _MANY = 500
 """Buffers above which placing takes so long that a layout that can hardly be smaller is left out."""
 
 
-class _Proved(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def size(self) -> int:
-        """The bytes of all arenas together."""
-        ...
-
-    @property
-    def proof(self) -> OptimalityProof | None:
-        """The bound on these bytes."""
-        ...
+Allocator: TypeAlias = Callable[[Problem], Allocation]
+"""Plans a problem."""
 
 
-Placed = TypeVar("Placed", bound=_Proved)
-
-
-def smallest(
-    layouts: Iterable[Layout], allocators: Sequence[Callable[[Problem], Placed]], least: int
-) -> tuple[Layout, Placed]:
+def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: int) -> tuple[Layout, Allocation]:
     """Return the layout with the smallest arena and what the last of `allocators` that ran found for its problem; of equals, the first.
 
     Each of `allocators` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
@@ -438,15 +425,15 @@ def smallest(
 
 
 @dataclass
-class _Smallest(Generic[Placed]):
+class _Smallest:
     """The layout with the smallest arena so far; `over` is the error of the first that did not fit."""
 
-    allocate: Callable[[Problem], Placed]
-    best: tuple[Layout, Placed] | None = None
+    allocate: Allocator
+    best: tuple[Layout, Allocation] | None = None
     over: OverCapacity | PinOverlap | None = None
 
     @property
-    def result(self) -> tuple[Layout, Placed]:
+    def result(self) -> tuple[Layout, Allocation]:
         """The best layout and its arenas. Raises the error of the first layout where none fits its capacity."""
         if self.best is None:
             assert self.over is not None
@@ -496,18 +483,17 @@ class _Smallest(Generic[Placed]):
             return
         with suppress(OverCapacity, PinOverlap):
             placed = self.allocate(whole.problem)
-            proof = placed.proof
-            if proof is not None and layout.problem.lower_bound < proof.lower_bound:
-                ended = None if self.best is None or self.best[1].proof is None else self.best[1].proof.ended
+            if layout.problem.lower_bound < placed.proof.lower_bound:
+                ended: Ended = "effort" if self.best is None else self.best[1].proof.ended
                 least, kind = layout.problem.lower_bound, layout.problem.bound
                 if kind == "peak" and least < whole.problem.peak[0]:
                     # With whole buffers, other tensors may share bytes: the bound holds for these, too.
                     kind = "parts"
                     least = min(least, replace(whole.problem, buffers=whole.make_outlines()).lower_bound)
-                placed = replace(placed, proof=OptimalityProof(least, kind, ended or "effort"))
+                placed = replace(placed, proof=OptimalityProof(least, kind, ended))
             self._keep(whole, placed)
 
-    def _keep(self, layout: Layout, placed: Placed) -> None:
+    def _keep(self, layout: Layout, placed: Allocation) -> None:
         if self.best is None or _worth(placed) < _worth(self.best[1]):
             self.best = (layout, placed)
 
@@ -518,6 +504,6 @@ def _is_large_and_tight(layout: Layout) -> bool:
     return problem.bounding.lower_bound == problem.lower_bound and len(problem.buffers) > _MANY
 
 
-def _worth(placed: _Proved) -> tuple[int, int]:
+def _worth(placed: Allocation) -> tuple[int, int]:
     """Return a key that is least for the smallest arenas, of equals for those with the highest bound."""
-    return placed.size, -placed.proof.lower_bound if placed.proof is not None else 0
+    return placed.size, -placed.proof.lower_bound

@@ -24,7 +24,7 @@ from onnxtile.kernels.kernel_graph import (
 from onnxtile.kernels.states import StateChoice, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
-from onnxtile.planning.bodies import Insides, Terms, with_bodies
+from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
 from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
@@ -36,18 +36,13 @@ from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, wi
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
-    attributes,
-    constant_nodes,
-    inputs,
+    described,
+    ends,
     listed_states,
-    operands,
-    operators,
-    outputs,
     planned,
     planned_bodies,
     planned_states,
     planned_streams,
-    results,
     tensors_outside,
     with_states,
     with_strides,
@@ -199,19 +194,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         io=settings.io,
         overwrite_inputs=settings.overwrite_inputs,
         order=settings.order,
-        schedule=graph.ids(schedule),
-        steps=tuple(schedule.steps.values()),
         buffers=buffers,
         bodies=with_scaled_bodies(planned_bodies(layout, inside, facts, places), buffers, scaled),
         insides=setup.terms.kernels.rows(layout, inside),
         model=settings.name,
-        inputs=inputs(model, facts),
-        outputs=outputs(model, facts),
-        operators=operators(layout),
-        operands=operands(layout),
-        results=results(layout),
-        attributes=attributes(layout),
-        constant_nodes=constant_nodes(layout),
+        inputs=ends((n for n in graph.inputs if not graph.tensors[n].is_constant), graph, facts.shapes),
+        outputs=ends(graph.outputs, graph, facts.shapes),
         constants=tuple(
             _placed_in_order((tensor for tensor in outside if tensor.role == CONSTANT), settings.alignment)
         ),
@@ -225,6 +213,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
         pins=dict(pins.offsets),
         places=dict(pins.places),
         keeps=pins.keeps,
+        **described(layout),
     )
 
 
@@ -235,7 +224,7 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
         order,
         settings.alignment,
         settings.share,
-        partial(planner.plan, effort=effort),
+        in_one_memory(planner, effort),
         settings.workspaces,
         Insides(facts, settings.alignment, settings.share),
         not settings.whole_buffers,

@@ -11,23 +11,24 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer
+from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.kernels.aliases import operands_of_state
 from onnxtile.kernels.kernel_graph import Schedule
 from onnxtile.kernels.liveness import Ints, live_sums
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme
 from onnxtile.planning.layout import Layout
-from onnxtile.planning.offsets.memories import Allocation, Capacity, Filled
+from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.result import PlanResult, size_pieces, size_text
+from onnxtile.planning.result import PlanResult, size_text
 from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
+from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import Infeasible
+from onnxtile.system.errors import Infeasible, UsageError
 
 
 @dataclass(frozen=True)
@@ -134,42 +135,13 @@ def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges)
     return ScaledArena.of(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
 
 
-# The smallest sizes at which a plan over ranges of dimensions exceeds a capacity.
-
-_LISTED = 8
-"""The most sizes in a message."""
-_HINT = "make a range smaller or the capacity larger"
-
-
-def does_not_fit(
-    plan: PlanResult, capacity: Capacity, refusal: Callable[[SizeRanges], Infeasible | None], largest: Infeasible
-) -> Infeasible:
-    """Return the error for a `plan` over ranges, made without a limit, that exceeds `capacity`; `largest` is that of the largest sizes.
-
-    `refusal` returns the error of a plan for smaller ranges. A plan up to the sizes that are named must be refused, too: sizes that have
-    bounds instead of formulas count with their maximum in a plan over larger ranges.
-    """
-    limit = next(iter(capacity.values()), None) if isinstance(capacity, Mapping) else capacity
-    exceeding = [] if limit is None else list(islice(smallest_over(plan, limit), _LISTED + 1))
-    listed = sorted(exceeding[:_LISTED], key=lambda sizes: tuple(sizes.values()))
-    if not exceeding:
-        return largest
-    if any(
-        refusal({name: (least, sizes[name]) for name, (least, _) in plan.ranges.items()}) is None for sizes in listed
-    ):
-        return none_fits(plan.ranges, refusal, largest)
-    which = "the smallest sizes" if len(exceeding) <= _LISTED else f"{_LISTED} of the smallest sizes"
-    needed, places = plan.arena_size_at(listed[0]), ", or ".join(map(_listed, listed))
-    return Infeasible(
-        f"DOES NOT FIT: the plan takes {needed:,} bytes of {limit:,} at {places}, {which} that exceed the capacity",
-        hint=_HINT,
-    )
+# The smallest sizes of dimensions for which no plan fits a capacity.
 
 
 def none_fits(
     ranges: SizeRanges, refusal: Callable[[SizeRanges], Infeasible | None], largest: Infeasible
 ) -> Infeasible:
-    """Return the error for `ranges` that no plan into several memories holds for; `largest` is that of the largest sizes.
+    """Return the error for `ranges` that no plan holds for; `largest` is that of the largest sizes.
 
     `refusal` returns the error of a plan for smaller ranges. Sizes are found for which a plan up to them is refused, and is not with the
     last of them smaller by one. The dimensions are made smaller in their order.
@@ -185,62 +157,9 @@ def none_fits(
             else:
                 high, error = middle, refused
         limits[name] = (least, high)
-    listed = _listed({name: high for name, (_, high) in limits.items()})
-    return Infeasible(f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}", hint=_HINT)
-
-
-def _listed(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in sizes.items())
-
-
-def smallest_over(plan: PlanResult, limit: int) -> Iterator[dict[str, int]]:
-    """Yield all sizes at which the arenas of `plan` take more than `limit` bytes, and with any size smaller no more than that.
-
-    Nothing is yielded for formulas that may fall where a size grows.
-    """
-    if not all(piece.grows for arena in plan.formulas or () for piece in size_pieces(arena.least, plan.ranges).pieces):
-        return
-    # Every other size that exceeds the limit is no larger than one of these, and no smaller than one that was yielded.
-    tops = [{name: high for name, (_, high) in plan.ranges.items()}]
-    while tops:
-        sizes = dict(tops[0])
-        if plan.arena_size_at(sizes) <= limit:
-            del tops[0]
-            continue
-        for name in plan.ranges:
-            sizes[name] = _least(plan, sizes, name, limit)
-        yield sizes
-        tops = _below(tops, sizes, plan.ranges)
-
-
-def _below(tops: list[dict[str, int]], sizes: Mapping[str, int], ranges: SizeRanges) -> list[dict[str, int]]:
-    """Return the largest of those sizes up to one of `tops` that have a dimension smaller than in `sizes`."""
-    lower: list[dict[str, int]] = []
-    for top in tops:
-        if any(top[name] < size for name, size in sizes.items()):
-            lower.append(top)
-            continue
-        lower += ({**top, name: size - 1} for name, size in sizes.items() if size > ranges[name][0])
-    unique = [candidate for index, candidate in enumerate(lower) if candidate not in lower[:index]]
-    return [
-        candidate
-        for candidate in unique
-        if not any(
-            other is not candidate and all(other[name] >= candidate[name] for name in ranges) for other in unique
-        )
-    ]
-
-
-def _least(plan: PlanResult, sizes: Mapping[str, int], name: str, limit: int) -> int:
-    """Return the least size of the dimension `name` that exceeds `limit` where the others have these `sizes`."""
-    low, high = plan.ranges[name]
-    while low < high:
-        middle = (low + high) // 2
-        if plan.arena_size_at({**sizes, name: middle}) > limit:
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    listed = " ".join(f"{name}={high}" for name, (_, high) in limits.items())
+    reason = f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}"
+    return Infeasible(reason, hint="make a range smaller or the capacity larger")
 
 
 # Orders of nodes for a plan over ranges of sizes: of those with the smallest arena at the largest sizes, the best at others.
@@ -329,6 +248,50 @@ class RangeOrders:
         footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
         peaks: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
         return peaks
+
+
+# The sizes of runs that follow each other, each longer than the one before by what that appended to states.
+
+
+def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
+    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
+
+    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
+    Raises UsageError for a growing state whose length is not one dimension with a range.
+    """
+    lengths = {name: step for state in plan.states for name, step in growth_of(plan, state, opened)}
+    appended = {name for step in lengths.values() for name in step.symbols}
+    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
+    return list(islice(_following(sizes, lengths, plan), runs))
+
+
+def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
+    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
+        yield sizes
+        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
+
+
+def growth_of(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
+    """Yield the dimension that is the length of `state`, with the number of elements that a run appends; none of a state of one length.
+
+    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
+    """
+    if state.axis is None:
+        return
+    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
+    before, after = values[state.input], values[state.output]
+    known = [opened.shapes.formulas(value) for value in (before, after)]
+    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
+    if known[0] is None or known[0] == known[1]:
+        return
+    length = known[0][state.axis]
+    name = next(iter(length.symbols), "")
+    if name not in plan.ranges or length != SizeFormula.symbol(name):
+        raise UsageError(
+            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
+            hint="write one name for it in the file",
+        )
+    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
 
 
 # Dimensions of inputs that nobody gave a size, and that operators join with others: exporters write several names for one length.

@@ -22,7 +22,7 @@ from onnxtile.declare.plan_document import (
     SearchProof,
     SizeText,
 )
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.model.formula import SizePieces, SizeRanges, read_size
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
@@ -78,7 +78,7 @@ class MovementResult(PlannedMovement):
 
 
 @dataclass(frozen=True)
-class Inside:
+class Inside(JsonFields):
     """The `bytes` that the nodes inside a meta-op need between them, run one by one: the peak of its own plan.
 
     None where a shape inside is not known. `node` is the call, with the path to it; `operator` is the meta-op. With `in_arena` a workspace
@@ -89,10 +89,6 @@ class Inside:
     operator: str
     bytes: int | None
     in_arena: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import (
     WORKSPACE,
-    Attributes,
     AttributeValue,
     PlannedBody,
     PlannedBuffer,
@@ -30,7 +29,7 @@ from onnxtile.planning.layout import Layout
 from onnxtile.planning.problem_plan import planned_parts
 from onnxtile.planning.result import KeptState, ListedState
 from onnxtile.planning.workspaces import WorkspaceBuffer
-from onnxtile.shapes.resolve import bytes_formula
+from onnxtile.shapes.resolve import Shapes, bytes_formula
 from onnxtile.system.dataclass import dataclass
 
 
@@ -102,40 +101,29 @@ def _placed(node: str, body: BodyPlan, facts: LayoutFacts, start: Address) -> Pl
         node=node,
         attribute=body.attribute,
         size=body.size,
-        schedule=body.layout.graph.ids(body.layout.schedule),
-        steps=tuple(body.layout.schedule.steps.values()),
         buffers=planned(body.layout, facts, places),
         bodies=planned_bodies(body.layout, body.inside, facts, places),
-        operators=operators(body.layout),
-        constant_nodes=constant_nodes(body.layout),
-        operands=operands(body.layout),
-        results=results(body.layout),
-        attributes=attributes(body.layout),
+        **described(body.layout),
     )
 
 
-def operators(layout: Layout) -> tuple[str, ...]:
-    """Return the operator of each node of `layout`, in the order of its schedule."""
-    return tuple(kernel.operator for kernel in layout.kernels)
+def described(layout: Layout) -> dict[str, Any]:
+    """Return what a plan says of the nodes of `layout`, in the order of its schedule, by the fields of PlannedGraph.
 
-
-def operands(layout: Layout) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the inputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
-    tensors = layout.graph.tensors
-    return tuple(tuple("" if n == NONE else tensors[n].name for n in kernel.operands) for kernel in layout.kernels)
-
-
-def results(layout: Layout) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the outputs of each node of `layout`, in the order of its schedule; "" for one that is left out."""
-    return tuple(tuple(map(_name, kernel.node.outputs)) for kernel in layout.kernels)
-
-
-def attributes(layout: Layout) -> tuple[Attributes, ...]:
-    """Return the numbers and texts among the attributes of each node of `layout`, in the order of its schedule."""
-    return tuple(
-        {a.name: _plain(a.value) for a in kernel.node.attributes.values() if a.type in _PLAIN and not a.is_ref()}
-        for kernel in layout.kernels
-    )
+    Names of inputs and outputs are "" for one that is left out; attributes are the numbers and texts among them.
+    """
+    graph, kernels = layout.graph, tuple(layout.kernels)
+    names = {number: tensor.name for number, tensor in enumerate(graph.tensors)} | {NONE: ""}
+    plain = ((a for a in kernel.node.attributes.values() if a.type in _PLAIN and not a.is_ref()) for kernel in kernels)
+    return {
+        "schedule": graph.ids(layout.schedule),
+        "steps": tuple(layout.schedule.steps.values()),
+        "operators": tuple(kernel.operator for kernel in kernels),
+        "operands": tuple(tuple(map(names.__getitem__, kernel.operands)) for kernel in kernels),
+        "results": tuple(tuple(map(_name, kernel.node.outputs)) for kernel in kernels),
+        "attributes": tuple({a.name: _plain(a.value) for a in of_kernel} for of_kernel in plain),
+        "constant_nodes": tuple(kernel.name for kernel in kernels if graph.is_computed(kernel)),
+    }
 
 
 _PLAIN = frozenset(getattr(ir.AttributeType, name) for name in ("INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"))
@@ -148,35 +136,14 @@ def _plain(value: Any) -> AttributeValue:
     return value if isinstance(value, int | float | str) else tuple(_plain(element) for element in value)  # type: ignore[misc]
 
 
-def constant_nodes(layout: Layout) -> tuple[str, ...]:
-    """Return the identifiers of the nodes of which every result is constant, and none an output of the graph."""
-    return tuple(kernel.name for kernel in layout.kernels if layout.graph.is_computed(kernel))
-
-
-def inputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
-    """Return the inputs of the graph of `model`, but for those that are constants."""
-    given = (value for value in model.graph.inputs if value not in facts.constants)
-    return tuple(_end(value, facts) for value in given)
-
-
-def outputs(model: ir.Model, facts: LayoutFacts) -> tuple[PlannedInput, ...]:
-    """Return the outputs of the graph of `model`."""
-    return tuple(_end(value, facts) for value in model.graph.outputs)
-
-
-def _end(value: ir.Value, facts: LayoutFacts) -> PlannedInput:
-    shapes = facts.shapes
-    return PlannedInput(_name(value), dtype(value, facts), shapes.sizes(value), _texts(shapes.formulas(value)))
+def ends(numbers: Iterable[int], graph: KernelGraph, shapes: Shapes) -> tuple[PlannedInput, ...]:
+    """Return the inputs or outputs of a model with these numbers."""
+    tensors = map(graph.tensors.__getitem__, numbers)
+    return tuple(PlannedInput(t.name, t.dtype, t.dims, _texts(shapes.formulas(t.value))) for t in tensors)
 
 
 def _texts(formulas: Sequence[SizeFormula] | None) -> tuple[str, ...] | None:
     return None if formulas is None else tuple(map(str, formulas))
-
-
-def dtype(value: ir.Value, facts: LayoutFacts) -> str | None:
-    """Return the element type of `value` as onnx names it; None where it is not known."""
-    element_type = facts.shapes.dtype(value)
-    return None if element_type is None else element_type.name
 
 
 def tensors_outside(layout: Layout, inside: BodyPlans) -> tuple[GraphTensor, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -16,17 +17,25 @@ from onnxtile.system.registry import discover
 
 
 def named(graph: ir.Graph, ids: Iterable[str]) -> tuple[ir.Node, ...]:
-    """Return the nodes of `graph` with the names `ids` in a result, in this order. Nodes that share a name keep their order.
+    """Return the nodes of `graph` with the names `ids` in a result: see `in_order`."""
+    return in_order(node_ids(graph), ids)
 
-    Raises UsageError where the names are not those of this graph.
+
+_Named = TypeVar("_Named")
+
+
+def in_order(names: Mapping[_Named, str], ids: Iterable[str]) -> tuple[_Named, ...]:
+    """Return the keys of `names`, each with its name in a result, in the order of `ids`. Those that share a name keep their order.
+
+    Raises UsageError where the names are not those of one graph.
     """
     ids = tuple(ids)
-    nodes: dict[str, list[ir.Node]] = {}
-    for node, name in node_ids(graph).items():
-        nodes.setdefault(name, []).append(node)
-    if sorted(name for name, same in nodes.items() for _ in same) != sorted(ids):
+    keys: dict[str, list[_Named]] = {}
+    for key, name in names.items():
+        keys.setdefault(name, []).append(key)
+    if sorted(names.values()) != sorted(ids):
         raise UsageError("the plan belongs to another model")
-    return tuple(nodes[name].pop(0) for name in ids)
+    return tuple(keys[name].pop(0) for name in ids)
 
 
 def shuffled_steps(steps: Sequence[int], seed: int) -> tuple[int, ...]:

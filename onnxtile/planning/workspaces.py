@@ -100,7 +100,10 @@ class WorkspaceRules:
             known = ((number, size_rule.bytes(node, facts.shapes, inside)) for number, node, size_rule in with_rule)
             return {number: size for number, size in known if size}
 
-        return Needs(kernels=sizes("private"), shared=self.shared, together=sizes("shared"), unique=sizes("unique"))
+        private, together = sizes("private"), sizes("shared")
+        if self.shared:
+            together = {n: private.get(n, 0) + together.get(n, 0) for n in (*private, *together)}
+        return Needs(kernels={} if self.shared else private, together=together, unique=sizes("unique"))
 
     def _rule(self, kernel: GraphKernel, facts: LayoutFacts) -> KernelRule | None:
         if kernel.is_constant:
@@ -143,21 +146,15 @@ class WorkspaceBuffer:
 class Needs:
     """The bytes of workspaces, by kernel: of those with `bodies`, which never share one, and of other `kernels`.
 
-    With `shared`, all kernels use one workspace. So do those with bytes in `together`. Bytes in `unique` are kept for the whole run.
+    All with bytes in `together` use one workspace. Bytes in `unique` are kept for the whole run.
     `alignments` has the alignment of a workspace whose bodies need a larger one than the plan's.
     """
 
     bodies: Mapping[int, int] = field(default_factory=dict)
     kernels: Mapping[int, int] = field(default_factory=dict)
-    shared: bool = False
     alignments: Mapping[int, int] = field(default_factory=dict)
     together: Mapping[int, int] = field(default_factory=dict)
     unique: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def has_common(self) -> bool:
-        """Whether several kernels may use one workspace."""
-        return self.shared or bool(self.together)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -169,7 +166,7 @@ class Needs:
     def workspaces(self, graph: KernelGraph, schedule: Schedule) -> tuple[WorkspaceBuffer, ...]:
         """Return the workspaces of the kernels of `graph` in `schedule`."""
         sizes = dict(self.bodies)
-        for kernel, size in () if self.shared else self.kernels.items():
+        for kernel, size in self.kernels.items():
             sizes[kernel] = sizes.get(kernel, 0) + size
         names, steps = graph.kernels, schedule.steps
         buffers = [
@@ -180,13 +177,9 @@ class Needs:
             for kernel, step in steps.items()
             if sizes.get(kernel)
         ]
-        common = {
-            kernel: self.together.get(kernel, 0) + (self.kernels.get(kernel, 0) if self.shared else 0)
-            for kernel in steps
-        }
-        users = tuple(kernel for kernel in schedule.order if common[kernel])
+        users = tuple(kernel for kernel in schedule.order if kernel in self.together)
         if users:
-            size, first, end = max(common[user] for user in users), steps[users[0]], steps[users[-1]] + 1
+            size, first, end = max(self.together.values()), steps[users[0]], steps[users[-1]] + 1
             buffers.append(WorkspaceBuffer(Buffer(SHARED, size, first, end), users, is_own=False))
         for kernel, size in self.unique.items():
             buffer = Buffer(f"{names[kernel].name} {UNIQUE}", size, 0, max(schedule.end, 1))

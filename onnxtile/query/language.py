@@ -30,26 +30,34 @@ _MAX_NESTED = 200
 _MAX_DIGITS = 9
 _MAX_INT64_DIGITS = 20
 
-_WORDS = {word: re.compile(rf"{word}\b") for word in ("and", "or", "not")}
-_TOKENS = {
-    "a backward edge such as '<-'": re.compile(r"<\s*(?:\d+|\*)?(?:\s*-\s*(?:\d+|\*))?\s*[-~]"),
-    "a forward edge such as '->'": re.compile(r"[-~](?:\s*(?:\d+|\*)\s*-)?\s*(?:\d+|\*)?\s*>"),
-    "a number": re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"),
-    "an attribute's name": re.compile(r"(?!(?:and|or|not|in)\b)[A-Za-z_]\w*"),
-    "an operator name": re.compile(r"(?:[A-Za-z_][\w.]*::)?[A-Za-z_]\w*"),
-    "a string": re.compile(r"\"[^\"\n]*\"|'[^'\n]*'"),
-    "an anchor such as '#1'": re.compile(r"#(?:\s*\w+)?"),
-    "a position": re.compile(r"-?\d+"),
-    "'and'": _WORDS["and"],
-    "'not'": _WORDS["not"],
-    "a comparison such as '=='": re.compile(r"==|!=|<=|>=|<|>|≈|~=|in\b"),
-    "'or'": _WORDS["or"],
-    **{f"'{sign}'": re.compile(re.escape(sign)) for sign in "&.,${@([?+}]);*|"},
+_DIGITS, _LETTERS = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_SPELLINGS = {
+    "a backward edge such as '<-'": ("<", r"<\s*(?:\d+|\*)?(?:\s*-\s*(?:\d+|\*))?\s*[-~]"),
+    "a forward edge such as '->'": ("-~", r"[-~](?:\s*(?:\d+|\*)\s*-)?\s*(?:\d+|\*)?\s*>"),
+    "a number": (f"{_DIGITS}+-.", r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"),
+    "an attribute's name": (_LETTERS, r"(?!(?:and|or|not|in)\b)[A-Za-z_]\w*"),
+    "an operator name": (_LETTERS, r"(?:[A-Za-z_][\w.]*::)?[A-Za-z_]\w*"),
+    "a string": ("\"'", r"\"[^\"\n]*\"|'[^'\n]*'"),
+    "an anchor such as '#1'": ("#", r"#(?:\s*\w+)?"),
+    "a position": (f"{_DIGITS}-", r"-?\d+"),
+    "'and'": ("a", r"and\b"),
+    "'not'": ("n", r"not\b"),
+    "a comparison such as '=='": ("=!<>≈~i", r"==|!=|<=|>=|<|>|≈|~=|in\b"),
+    "'or'": ("o", r"or\b"),
 }
-"""What may stand in a query, as a message names it. Of a text that may not stand where it does, the message shows the first that fits."""
-_BACKWARD, _FORWARD, _NUMBER, _NAME, _TYPE, _STRING, _ANCHOR, _POSITION, _AND, _NOT, _COMPARE, _OR = tuple(_TOKENS)[:12]
-_COUNT = re.compile(r"\d+")
-_SPACE = re.compile(r"[ \t\f\r\n]*")
+"""What may stand in a query beside single signs, as a message names it: the characters it may begin with, and a regular expression.
+
+Of a text that may not stand where it does, the message shows the first that fits.
+"""
+_BACKWARD, _FORWARD, _NUMBER, _NAME, _TYPE, _STRING, _ANCHOR, _POSITION, _AND, _NOT, _COMPARE, _OR = _SPELLINGS
+_SPACE = r"[ \t\f\r\n]*"
+_TOKENS = {token: re.compile(f"({expression}){_SPACE}") for token, (_, expression) in _SPELLINGS.items()}
+"""Each with the space after it."""
+_SIGN = re.compile(f"(.){_SPACE}")
+_FIRST = {token: frozenset(starts) for token, (starts, _) in _SPELLINGS.items()}
+_FIRST |= {f"'{sign}'": frozenset(sign) for sign in "&.,${@([?+}]);*|"}
+_COUNT = re.compile(rf"(\d+){_SPACE}")
+_PARENTHESES = re.compile("[()]")
 _REPEATS = {"'?'": syntax.Repeat(0, 1), "'*'": syntax.Repeat(0, None), "'+'": syntax.Repeat(1, None)}
 
 
@@ -77,7 +85,7 @@ class _QueryParser:
         self._end = 0
         self._depth = 0
         self._tried: list[str] = []
-        self._position = cast("re.Match[str]", _SPACE.match(text)).end()
+        self._position = len(text) - len(text.lstrip(" \t\f\r\n"))
 
     def start(self) -> tuple[syntax.Clause, ...]:
         clauses = [self._clause()]
@@ -95,21 +103,24 @@ class _QueryParser:
 
     def _take(self, token: str) -> str:
         """Return the text of `token` where it comes next, and step over it; "" where it does not."""
-        return self._matching(_TOKENS[token], token)
+        if self._text[self._position : self._position + 1] in _FIRST[token]:
+            return self._matching(_TOKENS.get(token, _SIGN), token)
+        self._tried.append(token)
+        return ""
 
     def _take_further(self, token: str) -> str:
         """Do the same for what a node may have besides: a message about a text that is not understood does not list it."""
-        return self._take(token) if _TOKENS[token].match(self._text, self._position) else ""
+        starts = self._text[self._position : self._position + 1] in _FIRST[token]
+        return self._take(token) if starts and _TOKENS.get(token, _SIGN).match(self._text, self._position) else ""
 
     def _matching(self, pattern: re.Pattern[str], token: str) -> str:
         match = pattern.match(self._text, self._position)
         if match is None:
             self._tried.append(token)
             return ""
-        self._end = match.end()
-        self._position = cast("re.Match[str]", _SPACE.match(self._text, self._end)).end()
+        self._end, self._position = match.end(1), match.end()
         self._tried.clear()
-        return match[0]
+        return match[1]
 
     def _require(self, token: str) -> str:
         return self._take(token) or self._fail()
@@ -129,7 +140,7 @@ class _QueryParser:
             got, stop = "the query ends here", start + 1
         else:
             fits = (pattern.match(self._text, start) for pattern in _TOKENS.values())
-            token = next((fit[0] for fit in fits if fit), self._text[start])
+            token = next((fit[1] for fit in fits if fit), self._text[start])
             got, stop = f"{token!r} cannot stand here", start + len(token)
         expected = sorted(set(self._tried))
         words = expected[0] if len(expected) == 1 else f"{', '.join(expected[:-1])} or {expected[-1]}"
@@ -295,7 +306,7 @@ class _QueryParser:
 
 def _limit_blocks(text: str) -> None:
     depth = 0
-    for position, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
+    for parenthesis in _PARENTHESES.finditer(text):
+        depth += 1 if parenthesis[0] == "(" else -1
         if depth > _MAX_DEPTH:
-            raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, (position, position + 1))
+            raise QueryError(f"blocks are nested deeper than {_MAX_DEPTH}", text, parenthesis.span())

@@ -167,6 +167,9 @@ class Machine:
         self._found = 0
         self._at: Vertex | None = None
         self._stack: Any = None
+        # A search that comes back asks the same of the same vertices again.
+        self._ways: dict[tuple[int, Vertex | None], tuple[list[Beyond], int]] = {}
+        self._branches: dict[tuple[int, Vertex | None], list[int]] = {}
         index = 0
         while index != _FAIL:
             self._spend(1)
@@ -200,13 +203,8 @@ class Machine:
     # Instructions: each returns the place of the next, or _FAIL.
 
     def _step(self, step: Follow, index: int) -> int:
-        if self._at is None or step.edge is None:
-            ways: Sequence[Vertex] = [self._root]
-        else:
-            ways = self._neighbours(self._at, step.edge, anyone=step.node.looked_at)
-        self._spend(len(ways))
-        candidates: list[Beyond] = [(vertex, ()) for vertex in ways if self._fits(vertex, step.node)]
-        candidates += self._seen_through(step)
+        ways = self._accepted(step, index)
+        candidates = [way for way in ways if self._is_free(way[0], step.node)]
         if not candidates:
             return _FAIL
         if len(candidates) > 1:
@@ -216,19 +214,51 @@ class Machine:
                 self._choices.append(_Choice(index, self._at, self._stack, len(self._log), way, until))
         return self._adopt(candidates[0], step.node, index)
 
-    def _seen_through(self, step: Follow) -> list[Beyond]:
-        """Return the vertices that fit beyond nodes that change nothing; any node at all is the nearest one."""
-        if self._at is None or step.edge is None or (step.node.type == ANY_NODE and not step.node.looked_at):
-            return []
-        ways = self._further_on(self._at, step.edge)
-        self._spend(len(ways))
-        fitting = (way for way in ways if self._fits(way[0], step.node))
-        return [way for way in fitting if all(map(self._changes_nothing, way[1]))]
+    def _accepted(self, step: Follow, index: int) -> list[Beyond]:
+        """Return the vertices to which `step` may lead from here, whatever has matched so far."""
+        known = self._ways.get((index, self._at))
+        if known is None:
+            known = self._ways[index, self._at] = self._accepted_from(self._at, step)
+        ways, looked_at = known
+        self._spend(looked_at)
+        return ways
 
-    def _fork(self, fork: Fork, _place: int) -> int:
-        until = self._found if fork.soft else None
-        self._choices.append(_Choice(fork.second, self._at, self._stack, len(self._log), None, until))
-        return fork.first
+    def _accepted_from(self, start: Vertex | None, step: Follow) -> tuple[list[Beyond], int]:
+        """Return the vertices from `start` that `step` accepts, and how many were looked at; without an edge, the root.
+
+        Beyond nodes that change nothing are further ones; any node at all is the nearest one.
+        """
+        if start is None or step.edge is None:
+            return [(self._root, ())] if self._accepts(self._root, step.node) else [], 1
+        nearest = self._neighbours(start, step.edge, anyone=step.node.looked_at)
+        ways: list[Beyond] = [(vertex, ()) for vertex in nearest if self._accepts(vertex, step.node)]
+        if step.node.type == ANY_NODE and not step.node.looked_at:
+            return ways, len(nearest)
+        further = self._further_on(start, step.edge)
+        fitting = (way for way in further if self._accepts(way[0], step.node))
+        ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
+        return ways, len(nearest) + len(further)
+
+    def _fork(self, fork: Fork, index: int) -> int:
+        if fork.soft or self._observe is not None:
+            until = self._found if fork.soft else None
+            self._choices.append(_Choice(fork.second, self._at, self._stack, len(self._log), None, until))
+            return fork.first
+        branches = self._open_branches(index)
+        for place in reversed(branches[1:]):
+            self._choices.append(_Choice(place, self._at, self._stack, len(self._log), None, None))
+        return branches[0] if branches else _FAIL
+
+    def _open_branches(self, index: int) -> list[int]:
+        """Return where the alternatives of the fork at `index` begin, but those whose first node is none of the neighbours here."""
+        branches = self._branches.get((index, self._at))
+        if branches is None:
+            instructions = self._program.instructions
+            begins = ((place, instructions[place]) for place in branch_places(index, instructions))
+            branches = [p for p, first in begins if not isinstance(first, Follow) or self._accepted(first, p)]
+            self._branches[index, self._at] = branches
+        self._spend(len(branches))
+        return branches
 
     def _jump(self, jump: Jump, _place: int) -> int:
         return jump.to
@@ -274,11 +304,10 @@ class Machine:
 
     # Where we are
 
-    def _fits(self, vertex: Vertex, node: Node) -> bool:
+    def _is_free(self, vertex: Vertex, node: Node) -> bool:
+        """Return whether `vertex`, which `node` accepts, can stand for it now: it is bound to its anchor, or not in the match yet."""
         bound = self._bound.get(node.key or "") if node.anchor is not None else None
-        if bound is not None:
-            return vertex is bound and self._passes_test(vertex, node)
-        return vertex not in self._named and self._accepts(vertex, node)
+        return vertex not in self._named if bound is None else vertex is bound
 
     def _passes_test(self, vertex: Vertex, node: Node) -> bool:
         return node.test is None or self._accepts(vertex, node)
@@ -359,7 +388,7 @@ class RequiredNode:
 
 def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, ...]:
     """Return the required nodes of a program, in its order; none where matches can begin in several ways."""
-    if not isinstance(instructions[0], Follow) and not _alternatives(0, instructions):
+    if not isinstance(instructions[0], Follow) and not _are_single(0, instructions):
         return ()
     required: list[RequiredNode] = []
     anchors: dict[str, int] = {}
@@ -381,6 +410,7 @@ def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, .
                     if isinstance(skipped, Follow) and skipped.node.key is not None:
                         anchors.pop(skipped.node.key, None)
                 at = _alternative(ways, at, required, anchors) if ways else None
+                at = at if _are_single(index - 1, instructions) else None
                 index = end
             case Mark():
                 marks.append(at)
@@ -404,7 +434,7 @@ def _required(step: Follow, at: int | None, required: list[RequiredNode], anchor
 def _alternative(
     ways: Sequence[Follow], at: int | None, required: list[RequiredNode], anchors: dict[str, int]
 ) -> int | None:
-    """Add the node of which there is one of several kinds; None where an anchor may say which vertex it is."""
+    """Add the first node of `ways`, of which there is one of several kinds; None where an anchor may say which vertex it is."""
     if any(step.node.key in anchors for step in ways):
         return None
     types = tuple(dict.fromkeys(step.node.type for step in ways))
@@ -412,22 +442,32 @@ def _alternative(
     return len(required) - 1
 
 
+def branch_places(index: int, instructions: Sequence[Instruction]) -> list[int]:
+    """Return where the alternatives begin between which the fork at `index` chooses."""
+    fork = instructions[index]
+    assert isinstance(fork, Fork)
+    end, places = _end(fork, instructions), list[int]()
+    while isinstance(fork, Fork) and not fork.soft and _end(fork, instructions) == end:
+        places.append(fork.first)
+        index, fork = fork.second, instructions[fork.second]
+    return [*places, index]
+
+
 def _alternatives(index: int, instructions: Sequence[Instruction]) -> list[Follow]:
-    """Return the alternatives between which the fork at `index` chooses, where each is a single node; else none."""
-    ways: list[Follow] = []
+    """Return the first nodes of the alternatives between which the fork at `index` chooses, where each begins with one; else none."""
     fork = instructions[index]
     if not isinstance(fork, Fork) or fork.soft:
         return []
-    end = _end(fork, instructions)
-    while isinstance(fork, Fork):
-        step = instructions[fork.first]
-        if fork.soft or fork.second != fork.first + 2 or not isinstance(step, Follow):
-            return []
-        ways.append(step)
-        index, fork = fork.second, instructions[fork.second]
-    if not isinstance(fork, Follow) or index + 1 != end:
-        return []
-    return [*ways, fork]
+    starts = [instructions[place] for place in branch_places(index, instructions)]
+    ways = [step for step in starts if isinstance(step, Follow)]
+    return ways if len(ways) == len(starts) else []
+
+
+def _are_single(index: int, instructions: Sequence[Instruction]) -> bool:
+    """Return whether each alternative of the fork at `index` is a single node."""
+    fork = instructions[index]
+    ways = len(_alternatives(index, instructions))
+    return isinstance(fork, Fork) and ways > 0 and _end(fork, instructions) == index + 3 * ways - 2
 
 
 def _end(fork: Fork, instructions: Sequence[Instruction]) -> int:

@@ -32,7 +32,7 @@ from onnxtile.shapes.contributed import KnownOperand, contributed_operators, res
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
 from onnxtile.system.errors import ModelError
 from onnxtile.system.process import collector_paused
-from onnxtile.system.runtime import Array
+from onnxtile.system.runtime import Array, Session
 from onnxtile.system.text import LARGEST_COUNT
 
 # Interval arithmetic: the operators of shape arithmetic on numbers whose lowest and highest value alone are known.
@@ -456,12 +456,9 @@ class Propagation:
         proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
-        results = _evaluated(self._one_node(proto, {}), feeds)
-        return (
-            [np.asarray(result) for result in results]
-            if all(isinstance(m, np.ndarray | np.generic) for m in results)
-            else []
-        )
+        types = {name: tensor_type(ir.DataType.from_numpy(array.dtype), array.shape) for name, array in feeds.items()}
+        outputs = [name for name in proto.output if name]
+        return _evaluated(assembled([proto], types, outputs, self._opsets, functions=self._called(proto)), feeds)
 
     def _infer(self, node: ir.Node) -> None:
         """Note what onnx infers for the outputs of `node` from the shapes of its inputs and from known numbers.
@@ -652,9 +649,17 @@ def say_default(node: onnx.NodeProto) -> None:
         node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
-def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
-    """Return the results of onnx's reference implementation; an empty list where it fails."""
-    from onnx.reference import ReferenceEvaluator
+def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """Return the results of onnxruntime, where it lacks a kernel of onnx's reference implementation; an empty list where both fail."""
+    try:
+        results = list(Session(model.SerializeToString()).run(feeds).values())
+    except ModelError:
+        results = _by_reference(model, feeds)
+    return results if all(isinstance(result, np.ndarray | np.generic) for result in results) else []
+
+
+def _by_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator  # takes as long to import as a hundred sessions
 
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -662,4 +667,4 @@ def _evaluated(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Any]:
             results = ReferenceEvaluator(model).run(None, dict(feeds))
     except (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return []
-    return list(results) if isinstance(results, list) else []
+    return list(map(np.asarray, results)) if isinstance(results, list) else []

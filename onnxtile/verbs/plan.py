@@ -67,31 +67,28 @@ def _search_words() -> list[str]:
 
 def _read_search(value: Any) -> SearchChoice:
     """Return the search that words name: a planner, a level of effort or a number of steps, and a time; none of them twice."""
-    from onnxtile.planning.offsets.effort import LEVELS, parse_effort
-
     if isinstance(value, SearchChoice):
         return value
-    entries = [value] if isinstance(value, str | int) else value
-    if isinstance(value, bool) or not isinstance(entries, Sequence):
+    return SearchChoice(**values.one_of_each(value, _search_word, "write exact, high or 5s, one of each at most"))
+
+
+def _search_word(word: Any) -> tuple[str, str]:
+    from onnxtile.planning.offsets.effort import LEVELS, parse_effort
+
+    if isinstance(word, bool) or not isinstance(word, str | int):
         raise values.Unreadable("give a planner, an effort or a time")
-    said: dict[str, str] = {}
-    for word in (part.strip() for entry in entries for part in str(entry).split(",")):
-        if word in LEVELS or whole(word) is not None:
-            part = "effort"
-        elif word[:1].isdigit():
-            part = "time"
-            try:
-                parse_effort(None, word)
-            except UsageError:
-                raise values.Unreadable(f"{word!r} is no time", hint="write 5s, 200ms or 2min") from None
-        else:
-            part = "planner"
-            if word not in (names := _search_words()):
-                raise values.Unreadable(f"{word!r} is no planner and no effort", hint=nearest(word, names))
-        if part in said:
-            raise values.Unreadable(f"{said[part]} and {word} are two of a kind", hint="leave one of the two out")
-        said[part] = word
-    return SearchChoice(**said)
+    text = str(word).strip()
+    if text in LEVELS or whole(text) is not None:
+        return "effort", text
+    if not text[:1].isdigit():
+        if text not in (known := _search_words()):
+            raise values.Unreadable(f"{text!r} is no planner and no effort", hint=nearest(text, known))
+        return "planner", text
+    try:
+        parse_effort(None, text)
+    except UsageError:
+        raise values.Unreadable(f"{text!r} is no time", hint="write 5s, 200ms or 2min") from None
+    return "time", text
 
 
 _SEARCHED = values.ValueKind(_read_search, several=True)
@@ -310,28 +307,14 @@ def require_target(options: EmitOptions, figures: TargetFigures) -> None:
 def _require(options: PlanStep) -> None:
     _ = options.figures
     require_target(options, options.figures)
-    if options.wants_c:
-        _require_one_size(options)
+    if options.wants_c and (options.is_bare or options.is_tflite):
+        raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
     if isinstance(options, PlanCommand):
         _require_one_mode(options)
     if not options.is_bare and options.rules.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
         WorkspaceRules.of(options.rules.workspaces, options.rules.shared_workspaces)
-
-
-def _require_one_size(options: PlanStep) -> None:
-    """Raise UsageError for a program in C of what is no ONNX model, or of a range of sizes."""
-    if options.is_bare or options.is_tflite:
-        raise about_options("a program in C is written of an ONNX model alone", hint="emit another file with {emit}")
-    if options.largest is not None:
-        raise about_options(
-            "a program in C is for one size, and {largest} plans a range", hint="leave one of the two out"
-        )
-    if options.has_ranges:
-        ends = ", ".join(f"{name}={high}" for name, (_, high) in options.dim_ranges.items())
-        hint = f"give one size, such as {ends}" if ends else "give each dimension one size"
-        raise about_options("a program in C is for one size of each dimension, not for a range", hint=hint)
 
 
 def _require_one_mode(options: PlanCommand) -> None:

@@ -140,7 +140,7 @@ def test_a_plan_that_a_format_cannot_say_leaves_nothing_written(
 ) -> None:
     before = files(folder)
     # TensorFlow Lite Micro has one arena, and this plan two.
-    two = ("--capacity", "a=60KiB", "--capacity", "b=8MiB")
+    two = ("--capacity", "a=20KiB", "--capacity", "b=8MiB")
     done = run("plan", "m.onnx", "--no-verify", *two, "--emit", "p.json", "--emit", "p.tflm", "--json", "r.json")
     assert done.code == 2 and "one arena" in done.err
     assert files(folder) == before

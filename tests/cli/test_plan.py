@@ -47,7 +47,7 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
         (GOOD, ("--alignment", 0), ("invalid --alignment 0",)),
         (GOOD, ("--alignment", 3), ("the alignment must be a power of two, not 3",)),
         (GOOD, ("--search", "exakt"), ("invalid --search 'exakt'", "did you mean 'exact'?")),
-        (GOOD, ("--search", "low,5"), ("invalid --search 'low,5': low and 5 are two of a kind",)),
+        (GOOD, ("--search", "low,5"), ("invalid --search 'low,5': '5' is the second of its kind",)),
         (GOOD, ("--search", "5sec"), ("invalid --search '5sec'", "5s")),
         (GOOD, ("--dim", "n=4"), ("--dim is for models, not for a bare problem",)),
         (GOOD, ("--dim", "n=:4"), ("--dim is for models, not for a bare problem",)),

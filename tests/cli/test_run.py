@@ -17,7 +17,7 @@ verify = false
 do = "plan"
 verify = false
 [budgets]
-max_arena = "64KiB"
+max_arena = "16KiB"
 min_fused = {LayerNorm = 30}
 """
 
@@ -27,14 +27,14 @@ def test_budgets_are_shown_with_what_they_allow(run: Run, folder: Path) -> None:
     done = run("run", "p.toml", "m.onnx", "--json", "summary.json")
     assert (done.code, done.err) == (1, "")
     assert "min_fused.LayerNorm: 3, and is to be at least 30" in done.out
-    assert "max_arena: " in done.out and "and is to be at most 65,536" in done.out
+    assert "max_arena: " in done.out and "and is to be at most 16,384" in done.out
     assert "0 passed, 1 failed" in done.out
     (model,) = json.loads((folder / "summary.json").read_text())["models"]
     assert {one["budget"]: one["met"] for one in model["budgets"]} == {
         "max_arena": False, "min_fused.LayerNorm": False,
     }  # fmt: skip
     assert json.loads((folder / "m.p.report.json").read_text())["budgets"] == model["budgets"]
-    (folder / "p.toml").write_text(PIPELINE.replace("64KiB", "1MiB").replace("30", "3"))
+    (folder / "p.toml").write_text(PIPELINE.replace("16KiB", "1MiB").replace("30", "3"))
     done = run("run", "p.toml", "m.onnx", "--json", "-")
     assert (done.code, json.loads(done.out)["passed"]) == (0, 1)
 

@@ -103,7 +103,7 @@ def test_a_cache_of_a_fixed_size_keeps_its_address_over_all_tokens(tmp_path: Pat
         "void net_reset(void);" in header and "void net_run(const int64_t *token, const int64_t *position);" in header
     )
     caches = 4 * HEADS * ROWS * DEPTH * 4
-    assert caches <= made.source.arenas[0][2] < 1.5 * caches
+    assert caches <= made.source.interface.arenas[0][2] < 1.5 * caches
     # Token after token by a program of one's own.
     for name, data in made.files("net").items():
         (tmp_path / f"net{name}").write_bytes(data)
@@ -149,8 +149,8 @@ def expected(tokens: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def test_a_cache_that_grows_is_refused_with_what_to_do() -> None:
+def test_a_cache_that_grows_at_one_size_is_refused_with_what_to_do() -> None:
     planned = onnxtile.plan(decoder(grows=True), dims={"past": 15}, verify=False, state="found")
-    with pytest.raises(UsageError, match=r"a state that grows: 'past_key\.0'") as refused:
+    with pytest.raises(UsageError, match=r"a state that grows has no one size: 'past_key\.0'") as refused:
         build(opened_of(planned), planned.plan)
-    assert "a cache of a fixed size" in str(refused.value.hint)
+    assert "past=0:63" in str(refused.value.hint)

@@ -158,7 +158,7 @@ def test_a_write_outside_the_arena_is_noticed() -> None:
 @needs_cc
 def test_two_memories_are_two_arrays() -> None:
     made = built(network(), capacity={"sram": 8192, "dram": 65536})
-    assert [name for name, _, _ in made.source.arenas] == ["sram", "dram"]
+    assert [name for name, _, _ in made.source.interface.arenas] == ["sram", "dram"]
     header = made.source.named("net").header
     assert "NET_ARENA_SRAM_SIZE" in header and "NET_ARENA_DRAM_SECTION" in header
 
@@ -395,15 +395,6 @@ def test_an_operator_that_emx_lacks_is_named_with_its_node() -> None:
     ]
     with pytest.raises(UsageError, match=r"'the node' .Unheard.: emx-onnx-cgen has no Unheard"):
         kernels.require_operators(found)
-
-
-def test_ranges_of_sizes_are_refused() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg(x) }'
-    )
-    planned = onnxtile.plan(model, dims={"n": "1:4"}, verify=False)
-    with pytest.raises(UsageError, match="one size of each dimension, and the plan is for n from 1 to 4"):
-        planned.write("net.c")
 
 
 def test_strings_have_no_fixed_bytes() -> None:

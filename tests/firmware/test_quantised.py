@@ -200,6 +200,25 @@ UNPACKING = [
         (),
         "axis = 0",
     ),
+    (
+        '(float[1, 4, 9, 8] x) => (float[1, 6, 5, 4] y) { y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]>(x, w) }',
+        (6, 4, 3, 4),
+        (6,),
+        "axis = 0",
+    ),
+    (
+        '(float[1, 4, 9] x) => (float[1, 6, 5] y) { y = Conv <auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
+        (6, 4, 4),
+        (6,),
+        "axis = 0",
+    ),
+    (
+        "(float[1, 2, 5, 7, 6] x) => (float[1, 4, 3, 7, 4] y) "
+        "{ y = Conv <pads = [1, 1, 0, 1, 1, 0], strides = [2, 1, 1]>(x, w) }",
+        (4, 2, 3, 3, 3),
+        (4,),
+        "axis = 0",
+    ),
     ("(int64[3, 2] x) => (float[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
     ("(int32[4] x) => (float[3, 4, 5, 2] y) { y = Gather <axis = 1> (w, x) }", (3, 9, 5, 2), (5,), "axis = 2"),
 ]
@@ -288,7 +307,11 @@ def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pyte
     model.graph.input[0].name = "p"
     model.graph.output[0].name = "n"
     made = built(model)
-    assert made.proof.equal and made.source.arenas[0][2] == 1024 and made.source.workspace <= (256 if rows else 4096)
+    assert (
+        made.proof.equal
+        and made.source.interface.arenas[0][2] == 1024
+        and made.source.workspace <= (256 if rows else 4096)
+    )
 
 
 @pytest.mark.slow

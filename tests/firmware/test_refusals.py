@@ -39,12 +39,6 @@ MODELS = {
     ),
 }
 OPTIONS = {
-    (
-        "--emit",
-        "net.c",
-        "--dim",
-        "n=1:4",
-    ): r"for one size of each dimension, not for a range \(give one size, such as n=4\)",
     ("--emit", "nowhere/net.c"): "the folder nowhere does not exist",
     ("--emit", "model.onnx/net.c"): "Not a directory",
     ("--emit", "taken.c"): "taken.h is a folder",

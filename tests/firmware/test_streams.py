@@ -52,7 +52,7 @@ def test_the_program_asks_for_each_row_once(source: onnx.ModelProto) -> None:
     assert [(call.first, call.count) for call in calls] == list(stream.reads)
     assert len(calls) > 1
     # The caller hands over no memory of the whole input.
-    assert not made.source.inputs
+    assert not made.source.interface.inputs
     assert "void onnxtile_net_run(void)" in made.source.header
     assert "void onnxtile_net_rows_x(float *target, size_t first, size_t count);" in made.source.header
 
@@ -72,7 +72,7 @@ g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
     planned, opened = planned_rows(source, "x", "z")
     made = build(opened, planned.plan)
     assert made.proof.equal
-    assert {function for _, function in made.source.streams} == {"onnxtile_net_rows_x", "onnxtile_net_rows_z"}
+    assert {function for _, function in made.source.interface.streams} == {"onnxtile_net_rows_x", "onnxtile_net_rows_z"}
 
 
 @pytest.mark.parametrize("fault", ["twice", "early"])

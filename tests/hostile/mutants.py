@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import shlex
 import shutil
@@ -53,6 +54,7 @@ def main() -> None:
         _one(given.seed)
         return
     place = Path(tempfile.mkdtemp(prefix="onnxtile-mutants."))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     codes, found, kinds, start, longest = Counter[int](), Counter[str](), Counter[str](), time.monotonic(), 0.0
     for seed in range(given.first, given.first + given.count):
         if time.monotonic() - start > given.seconds:
@@ -66,7 +68,6 @@ def main() -> None:
             _tell(seed, made, ended, wrong, given.log)
         if sum(codes.values()) % 500 == 0:
             _say(f"{sum(codes.values())} mutants in {time.monotonic() - start:.0f} s")
-    shutil.rmtree(place)
     _say(f"{sum(codes.values())} mutants, seeds from {given.first}, in {time.monotonic() - start:.0f} s")
     _say(
         f"exit codes: {dict(sorted(codes.items()))}; kinds: {dict(sorted(kinds.items()))}; longest {longest:.1f} s of processor"

@@ -7,9 +7,11 @@ end without an error of its own. Plans without edits must be accepted.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -177,8 +179,9 @@ class Base:
 
 @cache
 def base(kind: str) -> Base:
-    """Return the plan of `kind`, made once."""
+    """Return the plan of `kind`, made once in a folder that goes at the end of the process."""
     folder = Path(tempfile.mkdtemp(prefix="onnxtile-plan-edits."))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     model = folder / "net.onnx"
     KINDS[kind].write(model)
     planned = onnxtile.plan(str(model), verify=False, **KINDS[kind].options)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
-from onnxtile.arena.kernel import Moves
+from onnxtile.arena.kernel import PreparedNode
 from onnxtile.arena.memory import StateRows, TensorMemory
 from onnxtile.arena.run import ArenaExecutor
 from onnxtile.arena.state_run import same_plan, state_run
@@ -172,7 +172,8 @@ def test_one_row_is_not_written_again() -> None:
     )
     plan = one.plan(states=TAKEN)
     run = ArenaExecutor(one.model, plan, one.shapes, one.constants)
-    moved = [step.there for step in run._run.steps.values() if isinstance(step, Moves)]
+    steps = [step for step in run._run.steps.values() if isinstance(step, PreparedNode)]
+    moved = [step.there for step in steps if step.there is not None]
     assert [{value.name: spans for value, spans in there.items()} for there in moved] == [
         {"present_k": ((0, 192),), "present_v": ((0, 192),)}
     ]

@@ -283,7 +283,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("--capacity a=1KiB --capacity b=1MiB --largest rows", 2, "--largest needs the bytes of one memory"),
         ("--capacity 1MiB --largest rows --dim rows=4", 2, "the dimension 'rows' has a size already"),
         ("--capacity a=1MiB --capacity b=1MiB --movement activations --largest rows", 2, "--largest is for one memory"),
-        ("--capacity 1MiB --largest rows --emit net.c", 2, "a program in C is for one size"),
         ("--largest rows --check plan.json", 2, "--largest is for planning"),
     ],
 )

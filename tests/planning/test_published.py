@@ -337,7 +337,7 @@ def test_a_workspace_too_small_for_its_body_is_refused(monkeypatch: pytest.Monke
 
     def smaller(self: Needs, graph: KernelGraph, schedule: Any) -> Any:
         bodies = {kernel: size - 64 for kernel, size in self.bodies.items()}
-        return workspaces(Needs(bodies, self.kernels, self.shared), graph, schedule)
+        return workspaces(replace(self, bodies=bodies), graph, schedule)
 
     monkeypatch.setattr(Needs, "workspaces", smaller)
     assert "is too small for the" in refusal(Case.of(SCAN))

@@ -50,8 +50,9 @@ class Placer:
 
 def _chosen(quick: Placer, thorough: Placer) -> tuple[str, PlacedProblem]:
     layouts: Any = [PlainLayout(PlainProblem(name, 100)) for name in "ab"]
-    layout, placed = smallest(layouts, [quick, thorough], 100)
-    return layout.problem.name, placed  # type: ignore[attr-defined]
+    placers: Any = [quick, thorough]
+    chosen: Any = smallest(layouts, placers, 100)
+    return chosen[0].problem.name, chosen[1]
 
 
 def test_a_layout_that_is_quickly_placed_at_its_best_spares_the_effort_for_the_others() -> None:
@@ -116,6 +117,7 @@ class WholeLayout(PlainLayout):
 def test_whole_buffers_of_one_layout_are_placed_once_and_with_all_the_effort() -> None:
     layout: Any = LayoutOfParts(BoundedProblem("parts", 100), WholeLayout(PlainProblem("whole", 100)))
     quick, thorough = Placer({"parts": 130, "whole": 120}), Placer({"parts": 125, "whole": 115})
-    _, placed = smallest([layout], [quick, thorough], 90)
+    placers: Any = [quick, thorough]
+    _, placed = smallest([layout], placers, 90)
     assert placed.size == 115
     assert (quick.seen, thorough.seen) == (["parts"], ["parts", "whole"])

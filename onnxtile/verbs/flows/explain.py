@@ -95,6 +95,7 @@ class Explanation(VerbResult):
     """
 
     verb: ClassVar[str] = "explain"
+    JSON = "pattern fused refused attempts reasons matches beginnings earlier already causes"
 
     pattern: str
     fused: int
@@ -147,18 +148,7 @@ class Explanation(VerbResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `fuse --explain`."""
-        return {
-            "pattern": self.pattern,
-            "fused": self.fused,
-            "refused": [{"root": r.root, "reason": r.reason} for r in self.refused],
-            "attempts": [attempt.to_dict() for attempt in self.attempts],
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "matches": [match.to_dict() for match in self.matches],
-            "beginnings": [beginning.to_dict() for beginning in self.beginnings],
-            "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier],
-            "already": {operator: list(nodes) for operator, nodes in self.already.items()},
-            "causes": [cause.to_dict() for cause in self.causes],
-        }
+        return {**super().to_dict(), "earlier": [{"name": name, "fused": fused} for name, fused in self.earlier]}
 
 
 @declared(ExplainOptions)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
+from onnxtile.kernels.liveness import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -25,7 +25,6 @@ from onnxtile.system.errors import UsageError
 if TYPE_CHECKING:
     from onnxtile.arena.state_run import StateVerdict
     from onnxtile.common_options import SizeOptions
-    from onnxtile.declare.plan_document import PlannedState
     from onnxtile.firmware.build import Firmware
     from onnxtile.kernels.states import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
@@ -114,47 +113,6 @@ def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options:
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)
 
 
-def sizes_of_runs(plan: PlanResult, opened: Unfolded, runs: int) -> list[dict[str, int]]:
-    """Return the sizes of up to `runs` runs that follow each other: each is longer than the one before by what that appended.
-
-    A length begins with the least of its range. What a run appends is as short as its range allows; other dimensions are at their largest.
-    Raises UsageError for a growing state whose length is not one dimension with a range.
-    """
-    lengths = {name: step for state in plan.states for name, step in _growth(plan, state, opened)}
-    appended = {name for step in lengths.values() for name in step.symbols}
-    sizes = {name: low if name in lengths or name in appended else high for name, (low, high) in plan.ranges.items()}
-    return list(islice(_following(sizes, lengths, plan), runs))
-
-
-def _following(sizes: dict[str, int], lengths: Mapping[str, SizeFormula], plan: PlanResult) -> Iterator[dict[str, int]]:
-    while all(size <= plan.ranges[name][1] for name, size in sizes.items()):
-        yield sizes
-        sizes = {**sizes, **{name: sizes[name] + step.at(sizes) for name, step in lengths.items()}}
-
-
-def _growth(plan: PlanResult, state: PlannedState, opened: Unfolded) -> Iterator[tuple[str, SizeFormula]]:
-    """Yield the dimension that is the length of `state`, with the number of elements that a run appends.
-
-    Of an output whose sizes have no formula, it is the number at the largest sizes; the runs show whether it is that at others.
-    """
-    if state.axis is None:
-        return
-    values = {value.name: value for value in (*opened.model.graph.inputs, *opened.model.graph.outputs)}
-    before, after = values[state.input], values[state.output]
-    known = [opened.shapes.formulas(value) for value in (before, after)]
-    sizes = [(opened.shapes.sizes(value) or ())[state.axis] for value in (before, after)]
-    if known[0] is None or known[0] == known[1]:
-        return
-    length = known[0][state.axis]
-    name = next(iter(length.symbols), "")
-    if name not in plan.ranges or length != SizeFormula.symbol(name):
-        raise UsageError(
-            f"the length of the state {state.input!r} is {length}, not one dimension with a range",
-            hint="write one name for it in the file",
-        )
-    yield name, SizeFormula.number(sizes[1] - sizes[0]) if known[1] is None else known[1][state.axis] - length
-
-
 def require_lengths(plan: PlanResult, opened: Unfolded) -> None:
     """Raise UsageError for a range that begins with 0, unless it is that of the length of a state that grows."""
     lengths = lengths_of_states([*plan.states, *plan.listed], opened)
@@ -216,13 +174,11 @@ def settings_of(options: PlanOptions) -> PlanSettings:
 
 def live_bytes(plan: PlanResult) -> list[int]:
     """Return the bytes of the buffers that are live at each step; a buffer takes a multiple of the alignment."""
-    changes = [0] * (max((row.last for row in plan.buffers), default=0) + 2)
-    for row in plan.buffers:
-        if row.alias is None:
-            size = -(-row.size // plan.alignment) * plan.alignment
-            changes[row.first] += size
-            changes[row.last + 1] -= size
-    return list(accumulate(changes))
+    sums = LiveSums(max((row.last for row in plan.buffers), default=0) + 1)
+    owners = (row for row in plan.buffers if row.alias is None)
+    sums.add(LiveChange(-(-row.size // plan.alignment) * plan.alignment, row.first, row.last + 1) for row in owners)
+    live: list[int] = sums.in_steps.tolist()
+    return live
 
 
 def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | PlanStep, **how: Any) -> Firmware:

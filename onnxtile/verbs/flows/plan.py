@@ -111,15 +111,14 @@ def run(options: PlanStep) -> Outcome:
     planned = plan.from_options(options)
     if options.wants_c:
         planned = with_firmware(planned, options)
-    return Outcome(planned, "plan", planned.model, emitted=planned.document)
+    return Outcome(planned, "plan", planned.model, emitted=planned.document if options.emit else None)
 
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
     inputs = None if options.input_file is None else read_inputs(options.input_file, planned.model)
-    wanted, model = Wanted(inputs, options.input_ranges), planned.model
-    opened = unfold(model, resolve(model, run=True, wanted=wanted), Constants(model))
-    firmware = program_in_c(opened, planned.plan, options, wanted=wanted, state_runs=options.state_runs)
+    wanted = Wanted(inputs, options.input_ranges)
+    firmware = program_in_c(planned.opened(wanted), planned.plan, options, wanted=wanted, state_runs=options.state_runs)
     return replace(planned, firmware=firmware)
 
 

@@ -30,7 +30,7 @@ from onnxtile.model.load import digest, file_name, load
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import OverCapacity
-from onnxtile.planning.ranges import does_not_fit, none_fits, with_equal_dims
+from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -38,14 +38,12 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
 from onnxtile.system.progress import silent, within
-from onnxtile.system.text import LARGEST_COUNT
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
     choose_kernels,
     require_lengths,
     require_sizes_from_1,
     settings_of,
-    sizes_of_runs,
 )
 from onnxtile.verbs.flows.results import OpenSizes, PlannedModel, RangeVerdict, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions
@@ -164,17 +162,7 @@ def _fitting(
     try:
         return plan_model(*opened, settings)
     except OverCapacity as error:
-        # The memory of a buffer depends on the capacities, so the formulas of a plan without capacities do not apply.
-        if isinstance(settings.capacity, Mapping) and len(settings.capacity) > 1:
-            raise none_fits(settings.ranges, refusal, error) from None
-        # A place names the memory, which is then as large as any plan.
-        memories = settings.capacity if settings.pins.places and isinstance(settings.capacity, Mapping) else None
-        capacity = None if memories is None else dict.fromkeys(memories, LARGEST_COUNT)
-        free = plan_model(*opened, replace(settings, capacity=capacity))
-        # With fixed offsets, or tensors without a formula, the arena of the least sizes is nearly that of the largest.
-        if any(arena.scaled is None or arena.peak is None for arena in free.formulas or ()):
-            raise none_fits(settings.ranges, refusal, error) from None
-        raise does_not_fit(free, settings.capacity, refusal, error) from None
+        raise none_fits(settings.ranges, refusal, error) from None
 
 
 def _proof_or_check(

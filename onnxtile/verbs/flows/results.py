@@ -17,6 +17,7 @@ from onnxtile.declare.values import path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
+from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
 from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.stream import Draft
@@ -261,6 +262,7 @@ class FuseResult(RewrittenModel):
     """
 
     verb: ClassVar[str] = "fuse"
+    JSON = "patterns nodes_before nodes_after verdict sites lowered arena"
 
     model: ir.Model
     patterns: tuple[PatternResult, ...]
@@ -281,18 +283,6 @@ class FuseResult(RewrittenModel):
         """How many nodes became how many, and how many meta-ops there are."""
         nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
         return f"{nodes}, {self.fused:,} meta-ops, {verified(self.verdict)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `fuse`."""
-        return {
-            "patterns": [pattern.to_dict() for pattern in self.patterns],
-            "nodes_before": self.nodes_before,
-            "nodes_after": self.nodes_after,
-            "verdict": self.verdict and self.verdict.to_dict(),
-            "sites": [site.to_dict() for site in self.sites],
-            "lowered": [site.to_dict() for site in self.lowered],
-            "arena": self.arena and self.arena.to_dict(),
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -359,6 +349,7 @@ class TiledModel(RewrittenModel):
     """
 
     verb: ClassVar[str] = "tile"
+    JSON = "nodes_before nodes_after verdict sites peaks arena opset warnings"
 
     draft: Draft
     result: TileResult
@@ -393,17 +384,7 @@ class TiledModel(RewrittenModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""
-        return {
-            **self.result.to_dict(),
-            "nodes_before": self.nodes_before,
-            "nodes_after": self.nodes_after,
-            "verdict": self.verdict and self.verdict.to_dict(),
-            "sites": [site.to_dict() for site in self.sites],
-            "peaks": self.peaks and {way: dict(peak) for way, peak in self.peaks.items()},
-            "arena": self.arena.to_dict(),
-            "opset": self.opset.to_dict(),
-            "warnings": list(self.warnings),
-        }
+        return {**self.result.to_dict(), **super().to_dict()}
 
 
 @dataclass(frozen=True)
@@ -451,7 +432,7 @@ class RangeVerdict:
 
 
 @dataclass(frozen=True)
-class OpenSizes:
+class OpenSizes(JsonFields):
     """The sizes that a verb takes for dimensions which the file leaves open; `options` are those that give the same sizes.
 
     `formulas` are the bytes of the arena of a plan for all sizes in `ranges`, which `plan` makes where it is given these ranges. They are
@@ -462,15 +443,6 @@ class OpenSizes:
     sizes: Mapping[str, int]
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     formulas: tuple[ArenaFormula, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {
-            "options": self.options,
-            "sizes": dict(self.sizes),
-            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
-            "formulas": [formula.to_dict() for formula in self.formulas],
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -490,6 +462,7 @@ class PlannedModel(ModelResult):
     """
 
     verb: ClassVar[str] = "plan"
+    JSON = "verdict not_run? firmware? open_sizes? largest?"
 
     model: ir.Model
     plan: PlanResult
@@ -544,17 +517,27 @@ class PlannedModel(ModelResult):
             modules_of(self.model),
         )
 
+    def opened(self, wanted: Wanted = ANYTHING) -> Unfolded:
+        """Return the model as it was planned, with its shapes, over ranges as formulas. Runs that find shapes are on `wanted` inputs."""
+        from onnxtile.model.binding import formula_names, rename_symbols
+        from onnxtile.shapes.opened_calls import unfold
+        from onnxtile.shapes.resolve import resolve
+
+        model = self.model
+        if self.plan.ranges:
+            model = model.clone()
+            rename_symbols(model, formula_names(model))
+        known = resolve(model, run=True, wanted=wanted, ranges=self.plan.ranges)
+        return unfold(model, known, Constants(model))
+
     def _built(self, target: str | Path | Mapping[str, Any] | None) -> Firmware:
         """Return the program in C. Raises UsageError for a node for which none can be written, Mismatch."""
         from onnxtile.firmware.build import ProgramTarget, build
-        from onnxtile.shapes.opened_calls import unfold
-        from onnxtile.shapes.resolve import resolve
         from onnxtile.tiling.limits import figures_of
 
         figures = TargetFigures() if target is None else figures_of(target)
-        opened = unfold(self.model, resolve(self.model, run=True), Constants(self.model))
         return build(
-            opened,
+            self.opened(),
             self.plan,
             verify=self.verdict is not None,
             weights=figures.weights,
@@ -575,14 +558,7 @@ class PlannedModel(ModelResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `plan`."""
-        missing: dict[str, Any] = {} if self.not_run is None else {"not_run": self.not_run}
-        if self.firmware is not None:
-            missing["firmware"] = self.firmware.to_dict()
-        if self.open_sizes is not None:
-            missing["open_sizes"] = self.open_sizes.to_dict()
-        if self.largest is not None:
-            missing["largest"] = self.largest.to_dict()
-        return {**self.plan.to_dict(), "verdict": self.verdict and self.verdict.to_dict(), **missing}
+        return {**self.plan.to_dict(), **super().to_dict()}
 
 
 def modules_of(model: ir.Model) -> dict[str, ModulePath]:

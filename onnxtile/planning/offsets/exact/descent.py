@@ -228,7 +228,7 @@ def open_depth(state: SearchState, depth: int, capacity: int) -> int:
     if section >= 0:
         for k in range(state.member_at[section], state.member_at[section + 1]):
             if state.placed[state.member[k]] == 0:
-                state.failures[state.member[k]] += 1.0
+                state.failures[state.member[k]] += 1
         return looks
     section, more = find_section(state, best, floor, raised, at_floor, capacity)
     end = begin

@@ -49,11 +49,11 @@ class BranchingOrder:
 
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
-        self.failures = [0.0] * len(weights)
+        self.failures = [0] * len(weights)
 
     def ranks(self) -> list[int]:
         """Return the rank of each buffer."""
-        key = [weight * (1.0 + failures) for weight, failures in zip(self._weights, self.failures, strict=True)]
+        key = [weight * (1 + failures) for weight, failures in zip(self._weights, self.failures, strict=True)]
         ranks = [0] * len(key)
         for rank, i in enumerate(sorted(range(len(key)), key=lambda i: (-key[i], i))):
             ranks[i] = rank
@@ -143,7 +143,7 @@ class Runner:
             most = min(most, _SLICE * (1 if self._run is descent.descend else _FASTER))
         ended, looks = self._run(self._state, capacity, nodes, most)
         if does_teach:
-            order.failures = [float(failures) for failures in self._state.failures]
+            order.failures = [int(failures) for failures in self._state.failures]
         self._looks += int(looks)
         budget.take(int(looks))
         return int(ended)

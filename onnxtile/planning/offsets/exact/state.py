@@ -78,7 +78,7 @@ class SearchState(NamedTuple):
     placed: list[int]
     barred: list[int]
     rank: list[int]
-    failures: list[float]
+    failures: list[int]
     raiser: list[int]
     # Position, by section: unplaced bytes, crossing buffers, the member last found able to start low enough, and the branches at the floor.
     unplaced: list[int]
@@ -197,7 +197,7 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Sear
         placed=[0] * n,
         barred=[0] * n,
         rank=[0] * n,
-        failures=[0.0] * n,
+        failures=[0] * n,
         raiser=[(others or [buffer])[0] for buffer, others in enumerate(neighbours)],
         unplaced=[0] * m,
         crossing=[0] * m,
@@ -312,5 +312,5 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 def as_arrays(state: SearchState) -> SearchState:
     """Return `state` with arrays of 64-bit numbers in place of lists, for compiled code."""
-    arrays: Any = (np.array(v, np.float64 if name == "blame" else np.int64) for name, v in state._asdict().items())
+    arrays: Any = (np.array(numbers, np.int64) for numbers in state)
     return SearchState(*arrays)

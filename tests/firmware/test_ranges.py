@@ -1,0 +1,237 @@
+"""One program in C runs at all sizes of a range, and its states grow from run to run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+import onnxtile
+from onnxtile import cli
+from onnxtile.model.feeds import ANYTHING
+from onnxtile.model.formula import SizeFormula
+
+pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
+
+from onnxtile.firmware.build import Firmware, ProgramTarget, build
+from onnxtile.firmware.prove import compared, output_of, runs_of
+from onnxtile.firmware.size_points import SizePoints
+from tests.firmware.test_decoder import HEADS, WORDS, decoder, expected
+from tests.firmware.test_program import needs_cc
+from tests.firmware.test_quantised import quantised
+
+HEAD = '<ir_version: 10, opset_import: ["": 23]> '
+SEQUENCE = """g (float[B, n, 8] x, int64[B, n] tokens, bool[B, n] keep) =>
+    (float[B, n, 8] y, float[B, 1, 8] mean, float[B, 4, n, 2] heads) {
+    taken = Gather(table, tokens)
+    sum = Add(x, taken)
+    normed = LayerNormalization(sum, scale)
+    attended = Attention<q_num_heads = 4, kv_num_heads = 4, is_causal = 1>(normed, normed, normed)
+    product = MatMul(attended, table)
+    shape = Shape(keep)
+    column = Unsqueeze(keep, last)
+    y = Where(column, product, x)
+    mean = ReduceMean(y, middle)
+    whole = Concat<axis = 0>(shape, split)
+    rows = Reshape(y, whole)
+    heads = Transpose<perm = [0, 2, 1, 3]>(rows)
+}"""
+IMAGES = """g (float[1, 3, h, w] x) => (float[1, 4, a, b] y, float[1, 4, c, d] pooled, float[1, 4, e, f] larger, float[1, 3, h, w] padded) {
+    y = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, filter)
+    pooled = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(y)
+    larger = Resize<mode = "nearest">(y, , factors)
+    wide = Pad(x, ends)
+    padded = AveragePool<kernel_shape = [3, 3]>(wide)
+}"""
+RECURRENT = """g (float[t, 1, 8] x, float[1, 1, 4] before) => (float[1, 1, 4] after, float[t, 1, 1, 4] y, float[t, 1, 1, 4] z) {
+    y, after = GRU<hidden_size = 4>(x, gates, gates_of_state, , , before)
+    z, last = LSTM<hidden_size = 4>(x, gates_of_cells, gates_of_cell_states)
+}"""
+CONSTANTS: dict[str, Any] = {
+    **{"table": (8, 8), "scale": (8,), "filter": (4, 3, 3, 3), "gates": (1, 12, 8), "gates_of_state": (1, 12, 4)},
+    **{"gates_of_cells": (1, 16, 8), "gates_of_cell_states": (1, 16, 4)},
+    **{"last": np.array([2]), "middle": np.array([1]), "split": np.array([4, 2])},
+    **{"factors": np.array([1, 1, 2, 2], np.float32), "ends": np.array([0, 0, 1, 1, 0, 0, 1, 1])},
+}
+
+
+def model(text: str) -> onnx.ModelProto:
+    """Return the model in `text`, with those of the constants that it names."""
+    random, parsed = np.random.default_rng(0), onnx.parser.parse_model(HEAD + text)
+    used = {name for node in parsed.graph.node for name in node.input}
+    for name in (name for name in CONSTANTS if name in used):
+        given = CONSTANTS[name]
+        array = given if isinstance(given, np.ndarray) else random.standard_normal(given).astype(np.float32)
+        parsed.graph.initializer.append(numpy_helper.from_array(array, name))
+    return parsed
+
+
+def built(proto: Any, dims: dict[str, str], **options: Any) -> Firmware:
+    planned = onnxtile.plan(proto, verify=False, dims=dims, **options)
+    return build(planned.opened(), planned.plan)
+
+
+@needs_cc
+@pytest.mark.parametrize("io", ["inside", "outside"])
+@pytest.mark.parametrize(
+    ("text", "dims", "runs"),
+    [
+        (SEQUENCE, {"B": "1:3", "n": "1:8"}, 9),
+        (IMAGES, {"h": "4:20", "w": "9:9"}, 7),
+        (RECURRENT, {"t": "1:8"}, 64),
+    ],
+)
+def test_a_program_runs_at_the_ends_of_its_ranges_and_between(
+    text: str, dims: dict[str, str], runs: int, io: str
+) -> None:
+    made = built(model(text), dims, io=io, state="found")
+    assert made.proof.equal and made.proof.runs == runs
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["qoperator", "qdq"])
+def test_a_quantised_network_runs_in_integers_at_all_sizes(form: str, tmp_path: Path) -> None:
+    proto = onnx.load(quantised(tmp_path, form))
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
+    del proto.graph.value_info[:]
+    made = built(proto, {"rows": "8:12"})
+    assert made.proof.equal and made.proof.results is not None and made.proof.results.one_step == 0
+
+
+@needs_cc
+def test_meta_ops_keep_the_workspace_of_the_largest_sizes() -> None:
+    text = (
+        "g (float[n, 8] x) => (float[n, 8] y) { s = Sigmoid(x) h = Mul(s, x) t = MatMul(h, table) y = Add(t, scale) }"
+    )
+    fused = onnxtile.fuse(model(text), ["SiLU", "Linear"], verify=False)
+    made = built(fused.model, {"n": "1:5"})
+    assert made.proof.equal and made.source.workspace >= 5 * 8 * 4
+
+
+@needs_cc
+def test_a_number_that_is_wrong_at_one_size_is_noticed() -> None:
+    planned = onnxtile.plan(model(SEQUENCE), verify=False, dims={"B": "1:3", "n": "1:8"})
+    opened, tools = planned.opened(), ProgramTarget().tools()
+    assert tools is not None
+    source = build(opened, planned.plan, verify=False).source
+    runs = list(runs_of(opened, planned.plan, ANYTHING, 3))
+    assert compared(source, runs, output_of(source, runs, tools), tools).equal
+    wrong = replace(source, code=source.code.replace("= (idx_t)(n);", "= (idx_t)(n > 7u ? 7u : n);"))
+    assert wrong.code != source.code
+    assert not compared(source, runs, output_of(wrong, runs, tools), tools).equal
+
+
+MAIN = """
+#include "net.h"
+#include <stdio.h>
+int main(void) {{
+    static const int64_t tokens[] = {{{tokens}}};
+    for (int turn = 0; turn < 2; ++turn) {{
+        net_reset();
+        for (int at = 0; at < {count}; ++at) {{
+            if (net_run(&tokens[at]) || net_length_past != (uint32_t)at + 1u) return 1;
+            for (int i = 0; i < {words}; ++i) printf("%.9g\\n", (double)net_output_scores()[i]);
+        }}
+    }}
+    return net_run(tokens) == 1 && net_length_past == {count}u ? 0 : 2; /* the cache is full */
+}}
+"""
+
+
+@needs_cc
+def test_a_cache_grows_from_empty_and_again_after_a_reset(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, WORDS, 8)
+    made = built(decoder(grows=True), {"past": "0:7"}, state="found")
+    assert made.proof.equal and made.proof.runs == 8 and made.source.workspace == 0
+    assert made.source.interface.arenas[0][2] < 1.6 * 4 * HEADS * 8 * 8 * 4  # no second cache
+    for name, data in made.files("net").items():
+        (tmp_path / f"net{name}").write_bytes(data)
+    listed = ", ".join(map(str, tokens))
+    (tmp_path / "main.c").write_text(MAIN.format(tokens=listed, count=len(tokens), words=WORDS))
+    tools = ProgramTarget().tools()
+    assert tools is not None
+    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=tmp_path, check=True)
+    text = subprocess.run([str(tmp_path / "net")], capture_output=True, text=True, check=True).stdout
+    got = np.array(list(map(float, text.split()))).reshape(2, len(tokens), WORDS)
+    assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "command",
+    [("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-x", "c++"), ("clang++", "-x", "c++", "-std=c++17")],
+)
+def test_a_program_over_ranges_has_no_array_of_variable_length(command: tuple[str, ...], tmp_path: Path) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]}")
+    planned = onnxtile.plan(model(SEQUENCE), verify=False, dims={"B": "1:3", "n": "1:8"})
+    made = build(planned.opened(), planned.plan, verify=False)
+    for name, data in made.files("net").items():
+        (tmp_path / f"net{name}").write_bytes(data)
+    assert (
+        "int net_run(uint32_t b, uint32_t n, const float *x, const int64_t *tokens, const bool *keep);"
+        in (tmp_path / "net.h").read_text()
+    )
+    strict = ("-Wall", "-Wextra", "-Werror", "-Wvla", "-c", "net.c", "-o", "net.o")
+    subprocess.run([*command, *strict], cwd=tmp_path, check=True)
+
+
+@needs_cc
+def test_a_size_out_of_its_range_runs_nothing(tmp_path: Path) -> None:
+    text = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
+    for name, data in built(model(text), {"n": "2:8"}, io="outside").files("net").items():
+        (tmp_path / f"net{name}").write_bytes(data)
+    (tmp_path / "main.c").write_text("""
+        #include "net.h"
+        int main(void) {
+            float x[4 * NET_N_MOST] = {1.0f}, y[4 * NET_N_MOST] = {7.0f};
+            if (net_run(1, x, y) != 1 || net_run(9, x, y) != 1 || y[0] != 7.0f) return 1;
+            return net_run(NET_N_LEAST, x, y) == 0 && y[0] == -1.0f ? 0 : 2;
+        }""")
+    tools = ProgramTarget().tools()
+    assert tools is not None
+    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=tmp_path, check=True)
+    subprocess.run([str(tmp_path / "net")], check=True)
+
+
+def test_the_command_writes_a_program_over_a_range_or_names_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(HEAD + "g (float[n] x) => (float[n] y) { y = Neg(x) }"), "neg.onnx")
+    body = "b (float[4] a, float[4] c) => (float[4] d, float[4] e) { d = Add(a, c) e = Neg(d) }"
+    scan = f"g (float[n, 4] x, float[4] s) => (float[4] t, float[n, 4] y) {{ t, y = Scan<num_scan_inputs = 1, body = {body}>(s, x) }}"
+    onnx.save(onnx.parser.parse_model(HEAD + scan), "scan.onnx")
+    for name, code in (("neg", 0), ("scan", 2)):
+        options = ["--dim", "n=1:4", "--emit", f"{name}.c", "--dry-run"]
+        monkeypatch.setattr(sys, "argv", ["onnxtile", "plan", f"{name}.onnx", *options])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert (end.value.code or 0) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "'t' (Scan)" in line
+    assert {file.name for file in tmp_path.iterdir()} == {"neg.onnx", "scan.onnx", "neg.c", "neg.h"}
+
+
+def test_a_number_is_a_product_of_sizes_or_none() -> None:
+    batch, length = SizeFormula.symbol("batch"), SizeFormula.symbol("length")
+    points = SizePoints.of({"batch": (1, 3), "length": (1, 8)}, [batch, length, length // 2])
+    assert points.points[0] == {"batch": 3, "length": 8}
+
+    def values(formula: SizeFormula) -> list[int]:
+        return [formula.at(point) for point in points.points]
+
+    for formula in (length, length * 12 + 3, batch * length * 4, (length // 2) * batch, batch * length * length):
+        assert points.number(values(formula)) == formula
+    assert points.number([7] * len(points.points)) == 7
+    right = values(batch * length)
+    assert points.number([*right[:-1], right[-1] + 1]) is None
