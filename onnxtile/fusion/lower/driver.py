@@ -35,6 +35,7 @@ from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
+from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
 from onnxtile.model.modules import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
@@ -294,18 +295,7 @@ class Emitter:
 
     def prune(self) -> None:
         """Remove what only the replaced calls read: constants, and nodes whose results are read no more."""
-        todo = list(self._loose)
-        while todo:
-            value = todo.pop()
-            node, graph = value.producer(), value.graph
-            if value.uses() or value.is_graph_output() or value.is_graph_input() or graph is None:
-                continue
-            if node is None:
-                graph.initializers.pop(value.name or "", None)
-            elif all(not v.uses() and not v.is_graph_output() for v in node.outputs) and isinstance(graph, ir.Graph):
-                todo.extend(v for v in node.inputs if v is not None)
-                if node.graph is not None:
-                    graph.remove(node, safe=True)
+        prune(self._loose)
 
     def _node(self, step: NewNode, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
         """Return the node of a step; where it may be `shared`, that of an earlier call of the graph, if there is one."""
