@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
-from typing import Any, TypeAlias
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import rows_with_bodies, runs
 from onnxtile.report.words import is_kept
 from onnxtile.system.dataclass import dataclass
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 # Parts of C sources: comments, texts, numbers and lists.
 
@@ -256,10 +257,9 @@ def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
 
 def element_bits(value: TableValue) -> int:
     """Return the bits of an element of `value`, 0 where they are not known."""
-    return 0 if _type(value) in _WITHOUT_SIZE else int(_type(value).itemsize * 8)
+    dtype = _type(value)
+    return 0 if dtype.name in {"UNDEFINED", "STRING"} else int(dtype.itemsize * 8)
 
-
-_WITHOUT_SIZE = (ir.DataType.UNDEFINED, ir.DataType.STRING)
 
 KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
 """Kinds of tensors, by their numbers in the header."""
@@ -296,11 +296,13 @@ def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str
 
 def _types(table: RunTable) -> list[tuple[str, int]]:
     """Return the element types in use, with their numbers in ONNX; a workspace has the type 0."""
-    used = sorted({_type(value) for value in table.values} | {ir.DataType.UNDEFINED})
-    return [(f"TYPE_{_type_name(dtype)}", dtype.value) for dtype in used]
+    used = {0: "NONE"} | {dtype.value: _type_name(dtype) for dtype in map(_type, table.values)}
+    return [(f"TYPE_{name}", number) for number, name in sorted(used.items())]
 
 
 def _type(value: TableValue) -> ir.DataType:
+    import onnx_ir as ir  # a bare problem is planned without it
+
     return ir.DataType[value.dtype or "UNDEFINED"]
 
 
