@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import rows_with_bodies, runs
 from onnxtile.report.words import is_kept
 from onnxtile.system.dataclass import dataclass
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 # Parts of C sources: comments, texts, numbers and lists.
 
@@ -143,7 +140,7 @@ class TableNode:
     attributes: Mapping[str, Any]
 
 
-Numbers: TypeAlias = tuple[int | None, ...]
+TableNumbers: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -160,8 +157,8 @@ class RunTable:
     nodes: tuple[TableNode, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    states: tuple[Numbers, ...] = ()
-    copies: tuple[Numbers, ...] = ()
+    states: tuple[TableNumbers, ...] = ()
+    copies: tuple[TableNumbers, ...] = ()
 
 
 def run_table(plan: PlanJson) -> RunTable:
@@ -255,11 +252,28 @@ def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
     return state["size"] // pitch, pitch
 
 
-def element_bits(value: TableValue) -> int:
-    """Return the bits of an element of `value`, 0 where they are not known."""
-    dtype = _type(value)
-    return 0 if dtype.name in {"UNDEFINED", "STRING"} else int(dtype.itemsize * 8)
+ELEMENT_BYTES = {
+    "FLOAT": 4,
+    "INT32": 4,
+    "UINT32": 4,
+    "DOUBLE": 8,
+    "INT64": 8,
+    "UINT64": 8,
+    "COMPLEX64": 8,
+    "COMPLEX128": 16,
+}
+ELEMENT_BYTES |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
+"""Bytes of an element of more than one, by type."""
 
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
+"""Bits of an element of less than a byte, by type."""
+
+TYPES = (
+    *("", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE"),
+    *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2"),
+    *("FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2"),
+)
+"""Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
 
 KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
 """Kinds of tensors, by their numbers in the header."""
@@ -295,19 +309,13 @@ def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str
 
 
 def _types(table: RunTable) -> list[tuple[str, int]]:
-    """Return the element types in use, with their numbers in ONNX; a workspace has the type 0."""
-    used = {0: "NONE"} | {dtype.value: _type_name(dtype) for dtype in map(_type, table.values)}
-    return [(f"TYPE_{name}", number) for number, name in sorted(used.items())]
+    """Return the element types in use; a workspace has the type 0."""
+    used = sorted({_type(value) for value in table.values} | {0})
+    return [(f"TYPE_{TYPES[number] or 'NONE'}", number) for number in used]
 
 
-def _type(value: TableValue) -> ir.DataType:
-    import onnx_ir as ir  # a bare problem is planned without it
-
-    return ir.DataType[value.dtype or "UNDEFINED"]
-
-
-def _type_name(dtype: ir.DataType) -> str:
-    return dtype.name if dtype else "NONE"
+def _type(value: TableValue) -> int:
+    return TYPES.index(value.dtype) if value.dtype in TYPES else 0
 
 
 _TENSOR = """
@@ -351,7 +359,7 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
     alias = -1 if value.alias is None else f"{prefix}_I_{names[value.alias]}"
     kind = KINDS.index(value.kind) if value.kind in KINDS else 0
     rank = -1 if value.shape is None else len(value.shape)
-    types = f"{prefix}_TYPE_{_type_name(_type(value))}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
+    types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
     sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
     address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
     return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
@@ -362,6 +370,13 @@ def _bytes(value: TableValue) -> int:
     if value.size is not None or value.shape is None:
         return value.size or 0
     return (prod(value.shape) * element_bits(value) + 7) // 8
+
+
+def element_bits(value: TableValue) -> int:
+    """Return the bits of an element of `value`, 0 where they are not known."""
+    if not value.dtype or value.dtype == "STRING":
+        return 0
+    return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
 
 
 _ATTRIBUTE = """
@@ -444,7 +459,7 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
         yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", copies)
 
 
-def _initialiser(numbers: Numbers, prefix: str) -> str:
+def _initialiser(numbers: TableNumbers, prefix: str) -> str:
     """Return the fields of a state or a copy, in the order in which they are declared; None is no step."""
     fields = (f"{prefix}_NEVER" if number is None else f"{number}u" for number in numbers)
     return f"{{{', '.join(fields)}}}"

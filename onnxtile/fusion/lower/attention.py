@@ -18,9 +18,9 @@ from onnxtile.fusion.lower.lowering import (
     LoweringFacts,
     Made,
     NewNode,
+    NewNodes,
     NotLowered,
     Operand,
-    Steps,
     held,
     known_dims,
     known_dtype,
@@ -416,7 +416,7 @@ def _require_broadcast(mask: Dims, scores: Dims) -> None:
 # Nodes that a lowering adds: transposes, reshapes and masks around its operator.
 
 
-class AttentionSteps(Steps):
+class AttentionSteps(NewNodes):
     """Collects the nodes around attention; each method returns the operand that its node makes."""
 
     def transposed(self, operand: Operand, perm: tuple[int, ...]) -> Operand:

@@ -130,7 +130,7 @@ class Replacement:
         return Replacement((NewNode(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
 
 
-class Steps:
+class NewNodes:
     """Collects the new nodes of a replacement."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from onnxtile.fusion.lower.lowering import (
     LoweringFacts,
     Made,
     NewNode,
+    NewNodes,
     NotLowered,
     Operand,
     Replacement,
     Setting,
-    Steps,
     operand_of,
 )
 from onnxtile.system.dataclass import dataclass
@@ -71,7 +71,7 @@ NUMBER = {(), (1,)}
 """The shapes of a scale or a zero point of a whole tensor."""
 
 
-class QdqSteps(Steps):
+class QdqSteps(NewNodes):
     """Collects the nodes that stand for one operator: `stored` operands first, then `compute`, then `finished`."""
 
     def __init__(self, site: OperatorSite) -> None:
