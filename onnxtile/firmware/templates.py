@@ -549,8 +549,8 @@ def _expand(kernel: _TemplateKernel) -> KernelText:
     loops = [f"for (idx_t a{axis} = 0; a{axis} < {size}; ++a{axis})" for axis, size in enumerate(written)]
     to = "".join(f"[a{axis}]" for axis in range(len(written))) or "[0]"
     first = len(written) - len(read)
-    places = ("0" if size == 1 else f"a{first + axis}" for axis, size in enumerate(read))
-    origin = "".join(f"[{place}]" for place in places) or "[0]"
+    indices = ("0" if size == 1 else f"a{first + axis}" for axis, size in enumerate(read))
+    origin = "".join(f"[{index}]" for index in indices) or "[0]"
     return KernelText("", f"    {' '.join([*loops, f'{y}{to} = {x}{origin};'])}\n", (x, y), has_axes=True)
 
 

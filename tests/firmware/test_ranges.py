@@ -261,11 +261,22 @@ def test_a_number_is_a_product_of_sizes_or_none() -> None:
     batch, length = SizeFormula.symbol("batch"), SizeFormula.symbol("length")
     points = SizePoints.of({"batch": (1, 3), "length": (1, 8)}, [batch, length, length // 2])
     assert points.points[0] == {"batch": 3, "length": 8}
+    for name in ("batch", "length"):
+        assert {point[name] % 2 for point in points.points[1:]} == {0, 1} and min(
+            point[name] for point in points.points
+        ) > 1
 
     def values(formula: SizeFormula) -> list[int]:
         return [formula.at(point) for point in points.points]
 
-    for formula in (length, length * 12 + 3, batch * length * 4, (length // 2) * batch, batch * length * length):
+    for formula in (
+        length,
+        length * 12 + 3,
+        batch * length * 4,
+        (length // 2) * batch,
+        (length // 2) * 2,
+        batch * length * length,
+    ):
         assert points.number(values(formula)) == formula
     assert points.number([7] * len(points.points)) == 7
     right = values(batch * length)
