@@ -102,8 +102,8 @@ def _read_memory(value: Any) -> str | int | dict[str, int]:
         raise
 
 
-_BUDGET = values.ValueKind(_read_budget, several=True)
-_MEMORY = replace(values.SIZES, read=_read_memory)
+_BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes"]'))
+_MEMORY = replace(values.SIZES, read=_read_memory, forms=(*values.SIZES.forms, '"smallest"'))
 FUNCTIONS = ("fuse", "wrap")
 """What local functions of a result may be: meta-ops, and regions that are cut."""
 
