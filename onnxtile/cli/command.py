@@ -323,7 +323,7 @@ class Job:
     ) -> None:
         """Render all that `outcome` is shown as, then write `files`, what `save` writes, and --json, then print the tables.
 
-        Nothing is printed where stdout is taken (by `target`, too).
+        The last line names the files, --json apart. Nothing is printed where stdout is taken (by `target`, too).
         """
         shown = bool(outcome.table) and not self.quiet and self.as_json != "-" and target != "-"
         parts = _tables(content, outcome.table) if shown else []
@@ -337,7 +337,8 @@ class Job:
         console = Console()
         if not console.is_terminal:
             console.width = 10_000  # in a pipe there is no edge to wrap at
-        for part in parts if target is None else [*parts, line(f"written: {target}")]:
+        written = [*([] if target is None else [target]), *map(str, files or ())]
+        for part in [*parts, line(f"written: {', '.join(written)}")] if written else parts:
             for row in short(part) if console.is_terminal else [plain(part)]:
                 console.print(row, crop=console.is_terminal)
 

@@ -20,7 +20,7 @@ from onnxtile.deployment.tflite_plan import UNIT
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, of_extra
 from onnxtile.system.files import temporary_folder
 
 _SECONDS = 600
@@ -211,7 +211,7 @@ def _executorch() -> tuple[Any, Any]:
     try:
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
     except ModuleNotFoundError as error:
-        raise UsageError("the extra executorch is not installed", hint="pip install 'onnxtile[executorch]'") from error
+        raise UsageError("the extra executorch is not installed", hint=of_extra("executorch")) from error
     return MemoryAlgoResult, SpecAllocResult
 
 

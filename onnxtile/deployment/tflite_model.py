@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, of_extra
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TensorFlow Lite file."""
@@ -98,7 +98,7 @@ def _schema() -> Any:
     except ModuleNotFoundError as error:
         raise UsageError(
             "the extra tflite is not installed, which reads TensorFlow Lite models",
-            hint="pip install 'onnxtile[tflite]'",
+            hint=of_extra("tflite"),
         ) from error
     return tflite
 

@@ -76,7 +76,7 @@ def _fixed(call: ProgramCall) -> object:
     """Return what of a call is the same at all sizes."""
     if isinstance(call, KernelCall):
         kernel = call.kernel
-        return call.places, kernel.op_type, kernel.fixed, kernel.opsets
+        return call.addresses, kernel.op_type, kernel.fixed, kernel.opsets
     if isinstance(call, CopyCall):
         return replace(call, size=0)
     if isinstance(call, AppendCall):

@@ -149,9 +149,9 @@ def _turns(calls: Sequence[TableCall], at: int, length: int) -> int:
     return turns
 
 
-def _is_like(one: TableCall, other: TableCall) -> bool:
-    spaces = ([operand.space for operand in call.operands] for call in (one, other))
-    return one.kernel == other.kernel and next(spaces) == next(spaces)
+def _is_like(call: TableCall, other: TableCall) -> bool:
+    spaces = [[operand.space for operand in same.operands] for same in (call, other)]
+    return call.kernel == other.kernel and spaces[0] == spaces[1]
 
 
 def _step(call: TableCall, other: TableCall) -> tuple[int, ...]:
@@ -213,8 +213,8 @@ def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
         elif isinstance(entry, TableRepeat):
             turn = _stream(entry.turn, units)
             data += grouped(_REPEAT)
-            for place in (entry.most, entry.goes_on, entry.number):
-                data += grouped(0) if place is None else grouped(_code(place, units) + 1)
+            for address in (entry.most, entry.goes_on, entry.number):
+                data += grouped(0) if address is None else grouped(_code(address, units) + 1)
             data += grouped(len(turn.data) + 1) + turn.data + grouped(0)
             blocks += turn.blocks
         elif entry is not None:

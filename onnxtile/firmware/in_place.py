@@ -21,7 +21,7 @@ from onnxtile.firmware.kernels import CKernel, CKernels, kernels_in_c, model_of
 from onnxtile.firmware.program import (
     WORKSPACE,
     Branch,
-    BytePlace,
+    ByteAddress,
     CopyCall,
     CProgram,
     DistinctKernel,
@@ -48,7 +48,7 @@ class OperandLayout:
     """A kernel with the blocks that its operands are in: for each, by name, the number of the block and the offset in it."""
 
     kernel: DistinctKernel
-    places: tuple[tuple[str, int, int], ...]
+    addresses: tuple[tuple[str, int, int], ...]
 
 
 class CheckedProgram(NamedTuple):
@@ -74,14 +74,14 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
             yield call
             return
         copied[call.kernel.op_type] += 1
-        places, at = dict(call.places), start
+        addresses, at = dict(call.addresses), start
         for name in _overwritten(layout):
             size = _sizes(call.kernel)[name]
-            places[name] = BytePlace(WORKSPACE, 0, at)
-            yield CopyCall(places[name], call.places[name], size)
+            addresses[name] = ByteAddress(WORKSPACE, 0, at)
+            yield CopyCall(addresses[name], call.addresses[name], size)
             at = align(at + size, _UNIT)
         end = max(end, at)
-        yield replace(call, places=places)
+        yield replace(call, addresses=addresses)
 
     calls, ends = list[ProgramCall](), [0]
     for call in program.calls:
@@ -122,36 +122,37 @@ def _layout(call: PlainCall) -> OperandLayout | None:
     kernel = replace(call.kernel, others=())
     sizes = _sizes(kernel)
     ordered = sorted(
-        call.places, key=lambda name: (call.places[name].kind, call.places[name].number, call.places[name].offset)
+        call.addresses,
+        key=lambda name: (call.addresses[name].kind, call.addresses[name].number, call.addresses[name].offset),
     )
     blocks: list[list[str]] = []
     starts: list[int] = []
     end, before = 0, ("", -1)
     for name in ordered:
-        place = call.places[name]
-        if (place.kind, place.number) != before or place.offset >= end:
+        address = call.addresses[name]
+        if (address.kind, address.number) != before or address.offset >= end:
             blocks.append([])
-            starts.append(place.offset)
-            end, before = place.offset, (place.kind, place.number)
+            starts.append(address.offset)
+            end, before = address.offset, (address.kind, address.number)
         blocks[-1].append(name)
-        end = max(end, place.offset + sizes[name])
+        end = max(end, address.offset + sizes[name])
     of = {
-        name: (number, call.places[name].offset - starts[number])
+        name: (number, call.addresses[name].offset - starts[number])
         for number, block in enumerate(blocks)
         for name in block
     }
-    numbers = {number: place for place, number in enumerate(dict.fromkeys(of[name][0] for name in call.places))}
-    layout = OperandLayout(kernel, tuple((name, numbers[of[name][0]], of[name][1]) for name in call.places))
+    numbers = {number: order for order, number in enumerate(dict.fromkeys(of[name][0] for name in call.addresses))}
+    layout = OperandLayout(kernel, tuple((name, numbers[of[name][0]], of[name][1]) for name in call.addresses))
     return layout if _overwritten(layout) else None
 
 
 def _overwritten(layout: OperandLayout) -> tuple[str, ...]:
     """Return the operands that a result overlaps."""
     sizes = _sizes(layout.kernel)
-    results = [row for row in layout.places if row[0].startswith("o")]
+    results = [row for row in layout.addresses if row[0].startswith("o")]
     return tuple(
         name
-        for name, block, offset in layout.places
+        for name, block, offset in layout.addresses
         if name.startswith("i")
         and any(
             block == other and offset < at + sizes[result] and at < offset + sizes[name]
@@ -227,13 +228,13 @@ def _images(layout: OperandLayout, operands: Mapping[str, Array]) -> tuple[Memor
     """Return the memory in which all tensors of `layout` are apart, and that in which they are where it says, with equal operands."""
     sizes = _sizes(layout.kernel)
     ends: dict[int, int] = {}
-    for name, block, offset in layout.places:
+    for name, block, offset in layout.addresses:
         ends[block] = max(ends.get(block, 0), offset + sizes[name])
     starts, end = {}, 0
     for block, size in ends.items():
         starts[block] = end
         end = align(end + size, _UNIT)
-    inside = {name: starts[block] + offset for name, block, offset in layout.places}
+    inside = {name: starts[block] + offset for name, block, offset in layout.addresses}
     shared = bytearray([_FILL]) * end
     for name, array in operands.items():
         shared[inside[name] : inside[name] + sizes[name]] = array.tobytes()
@@ -249,13 +250,13 @@ def _images(layout: OperandLayout, operands: Mapping[str, Array]) -> tuple[Memor
 def _run(kernel: CKernel, image: MemoryImage) -> str:
     """Return the statements that read `image`, run `kernel` on it, and write it."""
     numbers = ", ".join(map(str, kernel.numbers)) or "0"
-    places = ", ".join(f"memory + {image.offsets[name]}u" for name in kernel.arguments)
+    addresses = ", ".join(f"memory + {image.offsets[name]}u" for name in kernel.arguments)
     size = f"{len(image.bytes)}u"
     return f"""\
     if (fread(memory, 1, {size}, in) != {size}) return 2;
     {{
         const idx_t p[] = {{{numbers}}};
-        uint8_t *const x[] = {{{places}}};
+        uint8_t *const x[] = {{{addresses}}};
         kernel_{kernel.function}(p, x);
     }}
     if (fwrite(memory, 1, {size}, out) != {size}) return 2;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxtile.firmware.kernels import CTYPES
-from onnxtile.firmware.program import BytePlace, CProgram, Port, StreamPort
+from onnxtile.firmware.program import ByteAddress, CProgram, Port, StreamPort
 from onnxtile.firmware.size_points import OpenNumber, OpenSize
 from onnxtile.report.c_header import comment, filled, identifier, identifiers
 from onnxtile.system.dataclass import dataclass
@@ -25,14 +25,14 @@ class Interface:
     sizes: tuple[tuple[OpenSize, str], ...]
     arenas: tuple[tuple[str, str, int], ...]
     streams: tuple[tuple[StreamPort, str], ...]
-    resets: tuple[tuple[BytePlace, int], ...]
+    resets: tuple[tuple[ByteAddress, int], ...]
 
     @classmethod
     def of(cls, program: CProgram, name: str) -> Interface:
         """Return the interface of `program`, whose names begin with `name`."""
         inputs, outputs = [port.name for port in program.inputs], [port.name for port in program.outputs]
         names = identifiers([*inputs, *outputs, *(size.name.lower() for size in program.sizes)])
-        in_c = iter([f"t_{own}" if _is_taken(own) else own for own in names])
+        in_c = iter([f"t_{word}" if _is_taken(word) else word for word in names])
         streams = [f"{name}_rows_{stream}" for stream in identifiers(stream.name for stream in program.streams)]
         return cls(
             name,
@@ -130,7 +130,7 @@ def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[Open
 def accessors(interface: Interface) -> Iterator[str]:
     """Yield the functions that say where inputs and outputs in an arena are."""
     for declared, port in _accessors(interface):
-        address = f"{interface.arenas[port.place.number][1]} + {port.place.offset}"
+        address = f"{interface.arenas[port.address.number][1]} + {port.address.offset}"
         yield f"{declared} {{ return ({ctype_of(port)} *)({address}); }}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.firmware.program import END, BytePlace, CopyCall, KernelCall, ProgramCall
+from onnxtile.firmware.program import END, ByteAddress, CopyCall, KernelCall, ProgramCall
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -15,7 +15,7 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, overwritable, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
-from onnxtile.planning.model_plan import SHARING, PlanSettings, plan_model
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -96,7 +96,7 @@ def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | Non
     return _planned_alone(opened, alignment, share=frozenset({"in place"}))
 
 
-def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] = SHARING) -> PlannedIsland:
+def _planned_alone(opened: Unfolded, alignment: int, share: Collection[str] | None = None) -> PlannedIsland:
     plan = plan_model(*opened, PlanSettings(alignment=alignment, share=share, io="outside"))
     return PlannedIsland(opened, plan, _over(opened, plan))
 
@@ -123,14 +123,14 @@ def _over(opened: Unfolded, plan: PlanResult) -> frozenset[int]:
     return frozenset(number for number, value in enumerate(inputs) if value not in read)
 
 
-def between(call: ProgramCall, ends: Sequence[BytePlace]) -> ProgramCall:
-    """Return `call` of a meta-op with `ends`, the places of its operands and results."""
+def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
+    """Return `call` of a meta-op with `ends`, the addresses of its operands and results."""
 
-    def placed(place: BytePlace) -> BytePlace:
-        return ends[place.number].at(place.offset) if place.kind == END else place
+    def placed(address: ByteAddress) -> ByteAddress:
+        return ends[address.number].at(address.offset) if address.kind == END else address
 
     if isinstance(call, KernelCall):
-        return replace(call, places={name: placed(place) for name, place in call.places.items()})
+        return replace(call, addresses={name: placed(address) for name, address in call.addresses.items()})
     if isinstance(call, CopyCall):
         return replace(call, target=placed(call.target), source=placed(call.source))
     raise ModelError("a meta-op with control flow inside has no C")

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -26,7 +25,7 @@ from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.formula import SizeFormula
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, of_extra
 
 CTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float",
@@ -45,6 +44,9 @@ CTYPES: dict[int, str] = {
 }
 """The type in C of an element; of floats of 16 bits that of their bits."""
 
+_INSIDE: dict[int, str] = {onnx.TensorProto.FLOAT16: "_Float16"}
+"""The type of an element inside kernels, where that is another."""
+
 # Functions of emx-onnx-cgen, read from its text.
 
 
@@ -52,13 +54,13 @@ CTYPES: dict[int, str] = {
 class CParameter:
     """A pointer that a function takes: its element type in C, with const, its name, and its sizes.
 
-    Of a tensor whose rows do not follow each other, an index counts by `sizes` that are larger than its own, and it `is_spread`.
+    `strides` are the elements from one index of each axis to the next, where the rows of the tensor do not follow each other.
     """
 
     ctype: str
     name: str
     sizes: tuple[int, ...]
-    is_spread: bool = False
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class EmxText:
 def require_emx() -> None:
     """Raise UsageError where emx-onnx-cgen is not installed."""
     if find_spec("emx_onnx_cgen") is None:
-        raise UsageError("C needs the package emx-onnx-cgen", hint="pip install 'onnxtile[c]'")
+        raise UsageError("C needs the package emx-onnx-cgen", hint=of_extra("c"))
 
 
 def require_operators(kernels: Iterable[DistinctKernel]) -> None:
@@ -125,7 +127,7 @@ def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
 
 
 def model_of(kernels: Sequence[DistinctKernel]) -> onnx.ModelProto:
-    """Return a model whose nodes are `kernels`: that at place 3 has the inputs k3_i0, k3_i1 ... and the outputs k3_o0 ..."""
+    """Return a model whose nodes are `kernels`: the one of index 3 has the inputs k3_i0, k3_i1 ... and the outputs k3_o0 ..."""
     nodes: list[onnx.NodeProto] = []
     inputs: dict[str, onnx.TypeProto | None] = {}
     outputs: dict[str, onnx.TypeProto] = {}
@@ -138,17 +140,17 @@ def model_of(kernels: Sequence[DistinctKernel]) -> onnx.ModelProto:
         nodes.append(node)
         constants = dict(kernel.fixed)
         for name, tensor in kernel.tensors:
-            own = f"k{number}_{name}"
+            unique = f"k{number}_{name}"
             if name in constants:
                 proto = onnx.TensorProto.FromString(constants[name])
-                proto.name = own
+                proto.name = unique
                 fixed.append(proto)
                 continue
             kind = tensor_type(ir.DataType(tensor.dtype), tensor.sizes)
             if name.startswith("o"):
-                outputs[own] = kind
+                outputs[unique] = kind
             else:
-                inputs[own] = kind
+                inputs[unique] = kind
     imports = dict(pair for kernel in kernels for pair in kernel.opsets)
     model = assembled(nodes, inputs, outputs, imports, constants=fixed, ir_version=IR_VERSION)
     for info in model.graph.output:
@@ -274,9 +276,15 @@ def _flat(tokens: Sequence[str], arrays: Mapping[str, CParameter]) -> list[str]:
             end = _closing(tokens, at)
             indices.append(_flat(tokens[at + 1 : end], arrays))
             at = end + 1
-        if array.is_spread and len(indices) < len(array.sizes):
+        if array.strides and len(indices) < len(array.strides):
             raise _UnknownText("it reads or writes a growing state as one piece, and the rows of the state are apart")
-        flat += _indexed(token, indices, array.sizes) if indices else [token]
+        if array.strides:
+            flat += [token, "[0"]
+            for index, stride in zip(indices, array.strides, strict=True):
+                flat += [" + (", *index, ") * ", str(stride)]
+            flat.append("]")
+        else:
+            flat += _indexed(token, indices, array.sizes) if indices else [token]
     return flat
 
 
@@ -427,7 +435,7 @@ def kernels_in_c(
         if kernel.own is None:
             rows.append(next(emx))
             continue
-        types = {own: CTYPES.get(tensor.dtype, "uint8_t") for own, tensor in kernel.tensors}
+        types = {operand: CTYPES.get(tensor.dtype, "uint8_t") for operand, tensor in kernel.tensors}
         at_sizes = [
             function_in_c(each.own, types, "KERNEL") for each in (kernel, *kernel.others) if each.own is not None
         ]
@@ -446,7 +454,7 @@ def _numbers_of_call(
     kernel: DistinctKernel, at_sizes: Sequence[tuple[str, tuple[str, ...], tuple[int, ...]]], points: SizePoints
 ) -> tuple[OpenNumber, ...]:
     """Return the numbers of the user's function as formulas, by its calls `at_sizes`."""
-    numbers = list(points.numbers([own for _, _, own in at_sizes]))
+    numbers = list(points.numbers([numbers_at_size for _, _, numbers_at_size in at_sizes]))
     if len({text for text, _, _ in at_sizes}) > 1 or None in numbers:
         raise _lacking(kernel, "a number of its call is no formula of the sizes")
     return tuple(number for number in numbers if number is not None)
@@ -454,15 +462,16 @@ def _numbers_of_call(
 
 def _templated(kernel: DistinctKernel) -> LoopFunction | None:
     """Return the function of a kernel whose text is ours; None for one of emx-onnx-cgen."""
-    forms = dict(kernel.tensors)
-    text = None if any(form.strides for form in forms.values()) else template_of(kernel)
-    if text is None:
+    text, forms = template_of(kernel), dict(kernel.tensors)
+    if text is None or (not text.has_axes and any(form.strides for form in forms.values())):
         return None
     parameters = tuple(
         CParameter(
-            f"{'' if own.startswith('o') else 'const '}{CTYPES[forms[own].dtype]}", own, (prod(forms[own].sizes),)
+            f"{'' if operand.startswith('o') else 'const '}{_INSIDE.get(forms[operand].dtype, CTYPES[forms[operand].dtype])}",
+            operand,
+            forms[operand].sizes if text.has_axes else (prod(forms[operand].sizes),),
         )
-        for own in text.operands
+        for operand in text.operands
     )
     return LoopFunction(text.before, parameters, text.body, text.operands)
 
@@ -470,16 +479,9 @@ def _templated(kernel: DistinctKernel) -> LoopFunction | None:
 def _spread(function: LoopFunction, kernel: DistinctKernel) -> LoopFunction:
     """Return `function` with the distances of rows in memory, where these do not follow each other, in place of the sizes of tensors."""
     forms = dict(kernel.tensors)
-
-    def spread(parameter: CParameter, strides: tuple[int, ...]) -> CParameter:
-        if any(outer % inner for outer, inner in pairwise(strides)):
-            raise _lacking(kernel, "the rows of a growing state are no multiple of its elements apart")
-        sizes = (0, *(outer // inner for outer, inner in pairwise(strides)))
-        return replace(parameter, sizes=sizes, is_spread=True)
-
     parameters = tuple(
-        spread(parameter, forms[own].strides) if forms[own].strides else parameter
-        for parameter, own in zip(function.parameters, function.arguments, strict=True)
+        replace(parameter, strides=tuple(stride // forms[operand].element for stride in forms[operand].strides))
+        for parameter, operand in zip(function.parameters, function.arguments, strict=True)
     )
     return replace(function, parameters=parameters)
 
@@ -492,33 +494,34 @@ def _loop_kernels(
     require_emx()
     require_operators(others)
     text = compiled(others)
-    functions_of.update(
-        {other: _spread(function, other) for other, function in zip(others, text.functions, strict=True)}
-    )
-    loops = [[one for each in (kernel, *kernel.others) if (one := functions_of[each])] for kernel in kernels]
+    functions_of.update(zip(others, text.functions, strict=True))
+    loops = [
+        [_spread(function, each) for each in (kernel, *kernel.others) if (function := functions_of[each]) is not None]
+        for kernel in kernels
+    ]
     groups: dict[tuple[Skeleton, tuple[OpenNumber, ...] | None], list[int]] = {}
     numbers: list[tuple[OpenNumber, ...]] = []
     for index, functions_at_sizes in enumerate(loops):
         try:
             # A kernel that is the same at all sizes has one function.
-            skeleton, own = _skeleton(functions_at_sizes, points)
+            skeleton, own_numbers = _skeleton(functions_at_sizes, points)
         except _UnknownText as error:
             raise _lacking(kernels[index], str(error)) from error
-        numbers.append(own)
-        groups.setdefault((skeleton, own if kernels[index] in heavy else None), []).append(index)
+        numbers.append(own_numbers)
+        groups.setdefault((skeleton, own_numbers if kernels[index] in heavy else None), []).append(index)
     functions: list[CFunction] = []
     rows: dict[int, CKernel] = {}
-    for (skeleton, _), places in groups.items():
-        columns = list(zip(*(numbers[index] for index in places), strict=True))
+    for (skeleton, _), indices in groups.items():
+        columns = list(zip(*(numbers[index] for index in indices), strict=True))
         varied = {column: None for column in columns if len(set(column)) > 1 or isinstance(column[0], SizeFormula)}
         names = {column: f"n{number}" for number, column in enumerate(varied)}
         gaps = [names.get(column, str(column[0])) for column in columns]
         functions.append(
             CFunction(_function(skeleton, gaps, list(names.values()), f"{name}_{len(functions)}"), len(skeleton.ctypes))
         )
-        for row, index in enumerate(places):
-            own = tuple(column[row] for column in varied)
-            rows[index] = CKernel(len(functions) - 1, own, loops[index][0].arguments)
+        for row, index in enumerate(indices):
+            own_numbers = tuple(column[row] for column in varied)
+            rows[index] = CKernel(len(functions) - 1, own_numbers, loops[index][0].arguments)
     head = _needed(text.head or HEAD, "".join(function.text for function in functions))
     return CKernels(head, tuple(functions), tuple(rows[index] for index in range(len(kernels))))
 
@@ -541,10 +544,12 @@ def _needed(head: str, text: str) -> str:
 def _function(skeleton: Skeleton, gaps: Sequence[str], numbers: Sequence[str], name: str) -> str:
     body = skeleton.texts[0] + "".join(gap + text for gap, text in zip(gaps, skeleton.texts[1:], strict=True))
     lines = [f"static void {name}(const idx_t *p, uint8_t *const *x) {{"]
-    lines += [f"    {ctype} *{own} = ({ctype} *)x[{index}];" for index, (ctype, own) in enumerate(skeleton.ctypes)]
+    lines += [
+        f"    {ctype} *{pointer} = ({ctype} *)x[{index}];" for index, (ctype, pointer) in enumerate(skeleton.ctypes)
+    ]
     lines += [f"    const idx_t {number} = p[{index}];" for index, number in enumerate(numbers)]
     lines += [] if numbers else ["    (void)p;"]
     used = set(re.findall(r"\w+", body))
-    lines += [f"    (void){own};" for _, own in skeleton.ctypes if own not in used]
+    lines += [f"    (void){pointer};" for _, pointer in skeleton.ctypes if pointer not in used]
     text = "\n".join([*([skeleton.before] if skeleton.before else []), *lines, body + "}", ""])
     return re.sub(r"\bKERNEL", name, text)

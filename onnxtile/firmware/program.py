@@ -21,19 +21,19 @@ from onnxtile.system.runtime import Array
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
 """Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
 END = "end"
-"""The place of an operand or result of a meta-op, by its number, until a call of it says where that is."""
+"""The address of an operand or result of a meta-op, by its number, until a call of it says where that is."""
 
 
 @dataclass(frozen=True)
-class BytePlace:
+class ByteAddress:
     """`offset` bytes from the start of the block `number` of a kind of memory."""
 
     kind: str
     number: int
     offset: int = 0
 
-    def at(self, offset: int) -> BytePlace:
-        """Return the place `offset` bytes further on."""
+    def at(self, offset: int) -> ByteAddress:
+        """Return the address `offset` bytes further on."""
         return replace(self, offset=self.offset + offset)
 
 
@@ -47,6 +47,11 @@ class TensorForm:
     dtype: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...] = ()
+
+    @property
+    def element(self) -> int:
+        """The bytes of one element."""
+        return ir.DataType(self.dtype).bitwidth // 8
 
     @property
     def bytes(self) -> int:
@@ -100,18 +105,18 @@ class DistinctKernel:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A run of `kernel` on operands and results at `places`, by their names in it."""
+    """A run of `kernel` on operands and results at `addresses`, by their names in it."""
 
     kernel: DistinctKernel
-    places: Mapping[str, BytePlace]
+    addresses: Mapping[str, ByteAddress]
 
 
 @dataclass(frozen=True)
 class CopyCall:
     """A copy of `size` bytes; both may overlap. Target and source advance by `steps` bytes in each turn of the repeat around."""
 
-    target: BytePlace
-    source: BytePlace
+    target: ByteAddress
+    source: ByteAddress
     size: int
     steps: tuple[int, int] = (0, 0)
     others: tuple[CopyCall, ...] = ()
@@ -126,8 +131,8 @@ class CopyCall:
 class AppendCall:
     """A copy of `rows` rows of `size` bytes that follow each other, to rows that are `pitch` bytes apart, from byte `start` of each on."""
 
-    target: BytePlace
-    source: BytePlace
+    target: ByteAddress
+    source: ByteAddress
     rows: int
     start: int
     pitch: int
@@ -154,7 +159,7 @@ class WaitCall:
 class Branch:
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
-    condition: BytePlace
+    condition: ByteAddress
     then: tuple[ProgramCall, ...]
     otherwise: tuple[ProgramCall, ...]
 
@@ -163,7 +168,7 @@ class Branch:
 class CheckCall:
     """A look at a result of `size` bytes that is complete now; only programs that a proof runs have it."""
 
-    place: BytePlace
+    address: ByteAddress
     size: int
     others: tuple[CheckCall, ...] = ()
 
@@ -175,9 +180,9 @@ class RepeatedCalls:
     None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
     """
 
-    most: BytePlace | None
-    goes_on: BytePlace
-    number: BytePlace | None
+    most: ByteAddress | None
+    goes_on: ByteAddress
+    number: ByteAddress | None
     turn: tuple[ProgramCall, ...]
 
 
@@ -186,7 +191,7 @@ class RowsCall:
     """A call of the user's function that writes `count` rows of the streamed input `number`, from the row `first` on, to `target`."""
 
     number: int
-    target: BytePlace
+    target: ByteAddress
     first: int
     count: int
 
@@ -208,7 +213,7 @@ def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the graph: an argument of the run (`place` is the caller's), or bytes of an arena.
+    """An input or output of the graph: an argument of the run (`address` is the caller's), or bytes of an arena.
 
     Over ranges `tensor` is the largest, and `formulas` are its sizes as texts. An output that is a growing state is `rows` rows, which
     begin `pitch` bytes apart.
@@ -216,7 +221,7 @@ class Port:
 
     name: str
     tensor: TensorForm
-    place: BytePlace
+    address: ByteAddress
     formulas: tuple[str, ...] = ()
     rows: int = 1
     pitch: int = 0
@@ -224,7 +229,7 @@ class Port:
     @property
     def is_argument(self) -> bool:
         """Whether the caller gives its memory."""
-        return self.place.kind != ARENA
+        return self.address.kind != ARENA
 
 
 @dataclass(frozen=True)
@@ -253,7 +258,7 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """A result of a node of the main graph: after the first `calls` calls it lies at `place`.
+    """A result of a node of the main graph: after the first `calls` calls it lies at `address`.
 
     `is_rounded` says whether the node rounds it to steps of quantisation.
     """
@@ -262,22 +267,22 @@ class NodeResult:
     name: str
     operator: str
     tensor: TensorForm
-    place: BytePlace
+    address: ByteAddress
     is_rounded: bool
     others: tuple[NodeResult, ...] = ()
 
     @property
     def check(self) -> CheckCall:
         """The look at the result."""
-        return CheckCall(self.place, self.tensor.bytes, tuple(other.check for other in self.others))
+        return CheckCall(self.address, self.tensor.bytes, tuple(other.check for other in self.others))
 
 
 @dataclass(frozen=True)
 class CProgram:
     """The calls of one run in order, and what they run on.
 
-    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the bytes of states, as places and
-    sizes, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
+    `arenas` has the name and bytes of each arena, `workspace` the bytes of the workspace. `resets` are the addresses and sizes of
+    states, which are zero before the first run. `results` are those of the main graph that calls make, in the order of the calls. `streams`
     are the inputs that come row by row. A program over ranges is there at `points`, and takes or keeps the `sizes`.
     """
 
@@ -288,7 +293,7 @@ class CProgram:
     arenas: tuple[tuple[str, int], ...]
     alignment: int
     workspace: int
-    resets: tuple[tuple[BytePlace, int], ...] = ()
+    resets: tuple[tuple[ByteAddress, int], ...] = ()
     results: tuple[NodeResult, ...] = ()
     streams: tuple[StreamPort, ...] = ()
     points: SizePoints | None = None
@@ -325,12 +330,12 @@ def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
 
 
-def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], BytePlace]) -> Iterator[CopyCall]:
+def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], ByteAddress]) -> Iterator[CopyCall]:
     """Yield `copies` in an order in which none reads what another has written; bytes that are in the way are saved in a `cell` before."""
     pending = [copy for copy in copies if copy.target != copy.source]
     while pending:
         free = next(
-            (one for one in pending if not any(overlaps(one, other) for other in pending if other is not one)), None
+            (copy for copy in pending if not any(overlaps(copy, other) for other in pending if other is not copy)), None
         )
         if free is not None:
             pending.remove(free)

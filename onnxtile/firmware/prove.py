@@ -192,7 +192,9 @@ def _sizes_of_runs(opened: Unfolded, plan: PlanResult, count: int) -> list[dict[
     formulas = (opened.shapes.formulas(value) or () for value in opened.model.graph.inputs if value.name in states)
     held = {name for sizes in formulas for size in sizes for name in size.symbols}
     following = sizes_of_runs(plan, opened, count)
-    free = [name for name in plan.ranges if name not in held and all(one[name] == proved[0][name] for one in following)]
+    free = [
+        name for name in plan.ranges if name not in held and all(sizes[name] == proved[0][name] for sizes in following)
+    ]
     return [
         {**sizes, **{name: proved[number % len(proved)][name] for name in free}}
         for number, sizes in enumerate(following)

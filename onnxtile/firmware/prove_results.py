@@ -115,7 +115,7 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
             given = [value for value in dict.fromkeys(node.inputs) if value is not None]
             given = [value for value in given if not is_written_as_constant(value, constants)]
             taken = [value for value in inside.model.graph.inputs if value not in inside.constants]
-            names = {one.name or "": other.name or "" for one, other in zip(taken, given, strict=True)}
+            names = {inner.name or "": outer.name or "" for inner, outer in zip(taken, given, strict=True)}
             islands[name] = exposing(inside.model, [inside.model.graph.outputs[0].name or ""]), names
     operands = dict.fromkeys(name for _, names in islands.values() for name in names.values())
     values = list(_values(opened, operands, runs)) if islands else []
@@ -123,7 +123,7 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
     for step in steps:
         if step.result.name in islands:
             session, names = islands[step.result.name]
-            (array,) = session.run({own: values[step.run][name] for own, name in names.items()}).values()
+            (array,) = session.run({inner: values[step.run][name] for inner, name in names.items()}).values()
             count += np.asarray(array).tobytes() == step.elements.tobytes()
     return count
 

@@ -22,7 +22,7 @@ _SPARE = 4
 """Points beside one for each dimension, and the first: each is one more value that a formula must have."""
 _WIDTH = 16
 """The least number of sizes of a dimension among which points are chosen."""
-_STRIDES = (0.6180339887498949, 0.7548776662466927, 0.5698402909980532, 0.8191725133961645)
+_STRIDES = (0.6180339887498949, 0.4142135623730951, 0.7320508075688772, 0.2360679774997897)
 """Steps through the ranges, as parts of them, so that the sizes of several dimensions do not keep step."""
 _DEGREE = 3
 """Sizes in a product, at most."""
@@ -51,7 +51,7 @@ class SizePoints:
         """Return the points of `ranges`, of tensors whose sizes are `formulas`. No size is 1: text of a size of 1 may be for that alone."""
         largest = {name: high for name, (_, high) in ranges.items()}
         others = (
-            {name: _inside(ends, number, place) for place, (name, ends) in enumerate(ranges.items())}
+            {name: _inside(ends, number, dimension) for dimension, (name, ends) in enumerate(ranges.items())}
             for number in range(1, 1 + _SPARE + len(ranges))
         )
         sizes = sorted(
@@ -87,11 +87,13 @@ class SizePoints:
         return formula if isinstance(formula, int) else formula.limits(self.ranges)[1]
 
 
-def _inside(ends: tuple[int, int], number: int, place: int) -> int:
+def _inside(ends: tuple[int, int], number: int, dimension: int) -> int:
+    if ends[0] == ends[1]:
+        return ends[0]
     low = max(ends[0], 2)
     width = max(ends[1] + 1 - low, _WIDTH)
-    stride = _STRIDES[place % len(_STRIDES)] + place // len(_STRIDES) * 0.1
-    return low + int(number * stride % 1 * width)
+    step = int(width * _STRIDES[dimension % len(_STRIDES)]) | 1  # odd, so that every second size is even
+    return low + number * step % width
 
 
 def _line(values: Sequence[int], product: SizeFormula, known: Sequence[int]) -> SizeFormula | None:
@@ -101,6 +103,6 @@ def _line(values: Sequence[int], product: SizeFormula, known: Sequence[int]) -> 
         return None
     times, rest = divmod(values[run] - values[0], known[run] - known[0])
     start = values[0] - times * known[0]
-    if rest or any(value != times * one + start for value, one in zip(values, known, strict=True)):
+    if rest or any(value != times * size + start for value, size in zip(values, known, strict=True)):
         return None
     return product * times + start

@@ -15,10 +15,10 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
+from onnxtile.firmware.addresses import ProgramMemory, ValueAddresses
 from onnxtile.firmware.at_sizes import over_sizes
 from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, island_at_sizes, planned_island
 from onnxtile.firmware.own_kernels import WORKING, OwnKernels, own_call
-from onnxtile.firmware.places import ProgramMemory, ValuePlaces
 from onnxtile.firmware.program import (
     ARENA,
     END,
@@ -27,7 +27,7 @@ from onnxtile.firmware.program import (
     WORKSPACE,
     AppendCall,
     Branch,
-    BytePlace,
+    ByteAddress,
     CopyCall,
     CProgram,
     DistinctKernel,
@@ -149,7 +149,7 @@ class _Planned:
         opened: Unfolded,
         plan: PlanResult,
         shared: _ProgramParts,
-        ends: tuple[Sequence[BytePlace], Sequence[BytePlace]] | None = None,
+        ends: tuple[Sequence[ByteAddress], Sequence[ByteAddress]] | None = None,
         workspace: tuple[int, int] = (0, 0),
         sizes: Mapping[str, int] | None = None,
         path: tuple[str | None, ...] = (),
@@ -163,20 +163,20 @@ class _Planned:
         base, end = workspace
         self._sizes, self._path = sizes, path
         strides = _strides(plan, sizes or {})
-        self._places = ValuePlaces(opened, shared.memory, arenas, None if ends is None else base, end, strides)
-        self._facts = self._places.facts
+        self._addresses = ValueAddresses(opened, shared.memory, arenas, None if ends is None else base, end, strides)
+        self._facts = self._addresses.facts
         self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
         graph = self._model.graph
         streams = self._facts.streams
         self._inputs = [value for value in graph.inputs if value not in self._constants and value not in streams]
-        self._places.add_buffers(graph, plan.buffers)
-        given = ends[0] if ends else [BytePlace(INPUT, number) for number in range(len(self._inputs))]
-        taken = ends[1] if ends else [BytePlace(OUTPUT, number) for number in range(len(graph.outputs))]
-        for value, place in zip(self._inputs, given, strict=True):
-            self._places.setdefault(value, place)
-        for value, place in zip(graph.outputs, taken, strict=True):
+        self._addresses.add_buffers(graph, plan.buffers)
+        given = ends[0] if ends else [ByteAddress(INPUT, number) for number in range(len(self._inputs))]
+        taken = ends[1] if ends else [ByteAddress(OUTPUT, number) for number in range(len(graph.outputs))]
+        for value, address in zip(self._inputs, given, strict=True):
+            self._addresses.setdefault(value, address)
+        for value, address in zip(graph.outputs, taken, strict=True):
             if value not in self._constants and value.producer() is not None:
-                self._places.setdefault(value, place)
+                self._addresses.setdefault(value, address)
         self._taken = taken
         self._is_inside = ends is not None
 
@@ -185,12 +185,12 @@ class _Planned:
         ports = self._ports(self._inputs)
         outputs = [self._with_rows(port) for port in self.write()]
         states = {state.input: state for state in self._plan.states}
-        resets = [(port.place, states[port.name].size) for port in ports if port.name in states]
+        resets = [(port.address, states[port.name].size) for port in ports if port.name in states]
         for port in ports:
             state = states.get(port.name)
             if state is not None and state.copied:
                 after = next(output for output in outputs if output.name == state.output)
-                self._calls.append(CopyCall(port.place, after.place, after.tensor.bytes))
+                self._calls.append(CopyCall(port.address, after.address, after.tensor.bytes))
         return CProgram(
             tuple(self._calls),
             tuple(port for port in ports if port.name not in states),
@@ -202,7 +202,7 @@ class _Planned:
             tuple(resets),
             tuple(self._results),
             tuple(
-                StreamPort(value.name or "", self._places.tensor(value), stream.axis)
+                StreamPort(value.name or "", self._addresses.tensor(value), stream.axis)
                 for value, stream in self._facts.streams.items()
             ),
         )
@@ -213,11 +213,11 @@ class _Planned:
         self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
-            place = self._places.of(value)
-            if place.kind != ARENA and place != self._taken[number]:
-                self._calls.append(CopyCall(self._taken[number], place, self._places.tensor(value).bytes))
-                place = self._taken[number]
-            ports.append(self._port(value, place))
+            address = self._addresses.of(value)
+            if address.kind != ARENA and address != self._taken[number]:
+                self._calls.append(CopyCall(self._taken[number], address, self._addresses.tensor(value).bytes))
+                address = self._taken[number]
+            ports.append(self._port(value, address))
         return ports
 
     @property
@@ -226,11 +226,11 @@ class _Planned:
         return self._calls
 
     def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
-        return [self._port(value, self._places.of(value)) for value in values]
+        return [self._port(value, self._addresses.of(value)) for value in values]
 
-    def _port(self, value: ir.Value, place: BytePlace) -> Port:
+    def _port(self, value: ir.Value, address: ByteAddress) -> Port:
         formulas = tuple(map(str, self._shapes.formulas(value) or ()))
-        return Port(value.name or "", self._places.tensor(value), place, formulas)
+        return Port(value.name or "", self._addresses.tensor(value), address, formulas)
 
     def _with_rows(self, port: Port) -> Port:
         """Return an output with the rows that it is: those of a growing state are apart."""
@@ -259,10 +259,10 @@ class _Planned:
                     self._results += self._made(node, outputs)
                 continue
             for value in outputs:
-                if value in self._places:
-                    tensor = self._places.tensor(value)
+                if value in self._addresses:
+                    tensor = self._addresses.tensor(value)
                     source = self._shared.memory.constant(self._constants.array(value), tensor)
-                    self._calls.append(CopyCall(self._places[value], source, tensor.bytes))
+                    self._calls.append(CopyCall(self._addresses[value], source, tensor.bytes))
 
         self._make_transfers(transfers, nodes, len(nodes))
 
@@ -271,7 +271,9 @@ class _Planned:
         for transfer in transfers.starting(step):
             source, copied = nodes[transfer.step].inputs[0], nodes[transfer.step].outputs[0]
             assert source is not None
-            copy = CopyCall(self._places.of(copied), self._places.of(source), self._places.tensor(copied).bytes)
+            copy = CopyCall(
+                self._addresses.of(copied), self._addresses.of(source), self._addresses.tensor(copied).bytes
+            )
             self._calls.append(StartCall(transfer.number, copy))
         self._calls += [WaitCall(transfer.number) for transfer in transfers.ending(step)]
 
@@ -279,12 +281,12 @@ class _Planned:
         """Yield the `outputs` of `node`, whose calls are the last."""
         is_graph = node.op_identifier() in self._model.functions or node.op_type in CONTROL_FLOW
         for value in outputs:
-            if value in self._places and not self._places.tensor(value).strides:
-                tensor = self._places.tensor(value)
+            if value in self._addresses and not self._addresses.tensor(value).strides:
+                tensor = self._addresses.tensor(value)
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
                 is_rounded = is_narrow and (is_graph or makes_quantised(value))
-                place = self._places[value]
-                yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, place, is_rounded)
+                address = self._addresses[value]
+                yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, address, is_rounded)
 
     def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         graph = inside_of(node)
@@ -326,24 +328,24 @@ class _Planned:
             self._calls = []
             self._body(node, node.attributes[attribute].as_graph(), by_attribute.get(attribute))
             sides.append(tuple(self._calls))
-        self._calls = [*before, Branch(self._places.of(condition), *sides)]
+        self._calls = [*before, Branch(self._addresses.of(condition), *sides)]
 
     def _body(self, node: ir.Node, graph: ir.Graph, body: PlannedBody | None) -> None:
         """Run `graph` of `node` as its plan says, and hand out its results."""
         if body is None:
             raise ModelError(f"the plan has no body of {node.name!r}")
-        self._places.add_buffers(graph, body.buffers)
+        self._addresses.add_buffers(graph, body.buffers)
         self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
-            source = self._places.of(inner)
-            if outer.name and self._places.setdefault(outer, source) != source:
-                copies.append(CopyCall(self._places[outer], source, self._places.tensor(outer).bytes))
-        self._calls += copied_at_once(copies, self._places.cell)
+            source = self._addresses.of(inner)
+            if outer.name and self._addresses.setdefault(outer, source) != source:
+                copies.append(CopyCall(self._addresses[outer], source, self._addresses.tensor(outer).bytes))
+        self._calls += copied_at_once(copies, self._addresses.cell)
 
     def _require_placed(self, node: ir.Node) -> None:
         for value in node.outputs:
-            if value.name and value not in self._places:
+            if value.name and value not in self._addresses:
                 raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
 
     def _repeat(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
@@ -355,8 +357,8 @@ class _Planned:
             raise UsageError(f"{name!r} is a {node.op_type} of an old version, for which no C is written")
         self._require_placed(node)
         turns, body = turns_of(node), bodies[0]
-        self._places.add_buffers(turns.graph, body.buffers)
-        repeat = TurnCalls(turns, self._places)
+        self._addresses.add_buffers(turns.graph, body.buffers)
+        repeat = TurnCalls(turns, self._addresses)
         before = [*self._calls, *repeat.before()]
         self._calls = [*repeat.begin()]
         self._graph(turns.graph, body.schedule, body.bodies)
@@ -368,7 +370,7 @@ class _Planned:
         for number, stream in enumerate(self._facts.streams.values()):
             read = next((read for read in stream.reads if read.node is node), None)
             if read is not None:
-                self._calls.append(RowsCall(number, self._places.of(node.outputs[0]), read.first, read.count))
+                self._calls.append(RowsCall(number, self._addresses.of(node.outputs[0]), read.first, read.count))
                 return True
         return False
 
@@ -390,20 +392,20 @@ class _Planned:
         return bool(joins) and self._is_joined(node, joins)
 
     def _show(self, alias: Alias) -> None:
-        source = self._places.of(alias.source).at(alias.at)
-        place = self._places.setdefault(alias.value, source)
-        if place != source:
-            self._calls.append(CopyCall(place, source, self._places.tensor(alias.value).bytes))
+        source = self._addresses.of(alias.source).at(alias.at)
+        address = self._addresses.setdefault(alias.value, source)
+        if address != source:
+            self._calls.append(CopyCall(address, source, self._addresses.tensor(alias.value).bytes))
 
     def _is_joined(self, node: ir.Node, joins: Sequence[Alias]) -> bool:
         """Copy the operands of a join that are not in place; return whether all of its bytes are those of contiguous operands."""
         value = node.outputs[0]
-        sizes = [self._places.tensor(alias.source).bytes for alias in joins]
-        if sum(sizes) != self._places.tensor(value).bytes or value not in self._places:
+        sizes = [self._addresses.tensor(alias.source).bytes for alias in joins]
+        if sum(sizes) != self._addresses.tensor(value).bytes or value not in self._addresses:
             return False
         copies = []
         for alias, size in zip(joins, sizes, strict=True):
-            target, source = self._places[value].at(-alias.at), self._places.of(alias.source)
+            target, source = self._addresses[value].at(-alias.at), self._addresses.of(alias.source)
             if target != source:
                 copies.append(CopyCall(target, source, size))
         if any(overlaps(copy, other) for copy in copies for other in copies if copy is not other):
@@ -414,19 +416,19 @@ class _Planned:
     def _is_appended(self, node: ir.Node) -> bool:
         """Copy what a Concat appends to a growing state into the rows of the state; return whether it is such a node."""
         state, whole = node.inputs[0], node.outputs[0]
-        if node.op_type != "Concat" or not self._facts.is_standard(node) or not self._places.tensor(whole).strides:
+        if node.op_type != "Concat" or not self._facts.is_standard(node) or not self._addresses.tensor(whole).strides:
             return False
-        if state is None or self._places.get(state) != self._places[whole]:
+        if state is None or self._addresses.get(state) != self._addresses[whole]:
             return False
-        tensor = self._places.tensor(whole)
+        tensor = self._addresses.tensor(whole)
         axis = node.attributes.get_int("axis", 1) % len(tensor.sizes)
-        start = self._places.tensor(state).sizes[axis] * tensor.strides[axis]
+        start = self._addresses.tensor(state).sizes[axis] * tensor.strides[axis]
         for value in node.inputs[1:]:
             assert value is not None
-            sizes = self._places.tensor(value).sizes
+            sizes = self._addresses.tensor(value).sizes
             rows, size = int(np.prod(sizes[:axis], dtype=np.int64)), sizes[axis] * tensor.strides[axis]
-            source = self._places.of(value)
-            self._calls.append(AppendCall(self._places[whole], source, rows, start, tensor.strides[axis - 1], size))
+            source = self._addresses.of(value)
+            self._calls.append(AppendCall(self._addresses[whole], source, rows, start, tensor.strides[axis - 1], size))
             start += size
         return True
 
@@ -437,36 +439,36 @@ class _Planned:
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not is_written_as_constant(value, self._constants)]
         sources, targets = (
-            [self._places.of(value) for value in given],
-            [self._places.of(value) for value in call.outputs],
+            [self._addresses.of(value) for value in given],
+            [self._addresses.of(value) for value in call.outputs],
         )
-        sizes = [self._places.tensor(value).bytes for value in call.outputs]
+        sizes = [self._addresses.tensor(value).bytes for value in call.outputs]
         reads = [
-            CopyCall(place, place, self._places.tensor(value).bytes)
-            for value, place in zip(given, sources, strict=True)
+            CopyCall(address, address, self._addresses.tensor(value).bytes)
+            for value, address in zip(given, sources, strict=True)
         ]
-        writes = [CopyCall(place, place, size) for place, size in zip(targets, sizes, strict=True)]
+        writes = [CopyCall(address, address, size) for address, size in zip(targets, sizes, strict=True)]
         # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
         apart = tuple(number for number, write in enumerate(writes) if _is_overwritten(write, reads, island))
         if self._sizes is not None:
             apart = self._shared.apart.setdefault(path, apart)
         moved: list[CopyCall] = []
         # The workspace of a meta-op in another begins where that of the other ends.
-        base = align(self._places.end, self._plan.alignment)
+        base = align(self._addresses.end, self._plan.alignment)
         end = base + island.plan.arena_size
         for number in apart:
             end = align(end, self._plan.alignment)
-            moved.append(CopyCall(targets[number], BytePlace(WORKSPACE, 0, end), sizes[number]))
+            moved.append(CopyCall(targets[number], ByteAddress(WORKSPACE, 0, end), sizes[number]))
             targets[number] = moved[-1].source
             end += sizes[number]
         self._shared.memory.workspace = max(self._shared.memory.workspace, end)
-        ends = [BytePlace(END, number) for number in range(len(sources) + len(targets))]
+        ends = [ByteAddress(END, number) for number in range(len(sources) + len(targets))]
         sides = (ends[: len(sources)], ends[len(sources) :])
         inner = _Planned(island.opened, island.plan, self._shared, sides, (base, end), self._sizes, path)
         inner.write()
         for offsets in island.offsets or [(0,) * len(ends)]:
-            places = [place.at(offset) for place, offset in zip((*sources, *targets), offsets, strict=True)]
-            self._calls += [between(one, places) for one in inner.calls]
+            addresses = [address.at(offset) for address, offset in zip((*sources, *targets), offsets, strict=True)]
+            self._calls += [between(inner_call, addresses) for inner_call in inner.calls]
         self._calls += moved
 
     def _island(self, call: ir.Node, path: tuple[str | None, ...]) -> PlannedIsland:
@@ -484,7 +486,7 @@ class _Planned:
 
     def _operand_key(self, value: ir.Value) -> object:
         if not is_written_as_constant(value, self._constants):
-            return self._places.tensor(value)
+            return self._addresses.tensor(value)
         array = self._constants.array(value)
         return array.dtype, array.shape, array.tobytes()
 
@@ -502,7 +504,7 @@ class _Planned:
         proto = bare_node(node, {**names, **results})
         fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
         constants = {own: self._fixed_array(value) for value, own in fixed.items()}
-        forms = {own: self._places.tensor(value) for value, own in (*names.items(), *results.items())}
+        forms = {own: self._addresses.tensor(value) for value, own in (*names.items(), *results.items())}
         if weights is not None:
             constants |= weights.arrays
             forms |= {
@@ -521,8 +523,10 @@ class _Planned:
             macs=self._macs(node),
         )
         held = {own: self._shared.memory.constant(array, forms[own]) for own, array in constants.items()}
-        places = {own: self._places.of(value) for value, own in (*names.items(), *results.items()) if own not in held}
-        self._calls.append(KernelCall(kernel, {own: held.get(own) or places[own] for own in forms}))
+        addresses = {
+            own: self._addresses.of(value) for value, own in (*names.items(), *results.items()) if own not in held
+        }
+        self._calls.append(KernelCall(kernel, {own: held.get(own) or addresses[own] for own in forms}))
 
     def _macs(self, node: ir.Node) -> int:
         try:
@@ -535,33 +539,35 @@ class _Planned:
         own, facts = self._own[node]
         assert self._shared.own is not None
         names: dict[ir.Value, str] = {}
-        places, tensors = dict[str, BytePlace](), list[tuple[str, TensorForm]]()
-        for place, value in enumerate((*node.inputs, *node.outputs)):
+        addresses, tensors = dict[str, ByteAddress](), list[tuple[str, TensorForm]]()
+        for index, value in enumerate((*node.inputs, *node.outputs)):
             if value is None or not value.name or value in names:
                 continue
-            names[value] = f"i{len(names)}" if place < len(node.inputs) else f"o{place - len(node.inputs)}"
-            tensor, order = self._places.tensor(value), own.axes.get(place)
-            if order is not None and place < len(node.inputs):
+            names[value] = f"i{len(names)}" if index < len(node.inputs) else f"o{index - len(node.inputs)}"
+            tensor, order = self._addresses.tensor(value), own.axes.get(index)
+            if order is not None and index < len(node.inputs):
                 if value not in self._constants or len(order) != len(tensor.sizes):
-                    raise UsageError(f"the axes of inputs[{place}] of {name!r} are not those of a constant")
+                    raise UsageError(f"the axes of inputs[{index}] of {name!r} are not those of a constant")
                 tensor = replace(tensor, sizes=tuple(tensor.sizes[axis] for axis in order))
-                places[names[value]] = self._shared.memory.constant(
+                addresses[names[value]] = self._shared.memory.constant(
                     self._constants.array(value).transpose(order), tensor
                 )
             else:
-                places[names[value]] = self._places.of(value)
+                addresses[names[value]] = self._addresses.of(value)
             tensors.append((names[value], tensor))
         size = own.workspace.bytes(node, self._shapes)
         if size:
-            at = align(self._places.end, self._plan.alignment)
-            places[WORKING] = BytePlace(WORKSPACE, 0, at)
+            at = align(self._addresses.end, self._plan.alignment)
+            addresses[WORKING] = ByteAddress(WORKSPACE, 0, at)
             self._shared.memory.workspace = max(self._shared.memory.workspace, at + size)
         call = own_call(own, self._shared.own.include, node, facts, names)
         used = {argument for argument in call.arguments if isinstance(argument, str)}
         if WORKING in used and not size:
             raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
         kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
-        self._calls.append(KernelCall(kernel, {one: place for one, place in places.items() if one in used}))
+        self._calls.append(
+            KernelCall(kernel, {operand: address for operand, address in addresses.items() if operand in used})
+        )
 
     def _is_fixed(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether the numbers of an operand decide what the kernel is: sizes, axes, bounds, scales of a Resize."""
@@ -569,11 +575,11 @@ class _Planned:
         if (
             row is None
             or value not in self._constants
-            or np.prod(self._places.tensor(value).sizes, dtype=np.int64) > _MOST_FIXED
+            or np.prod(self._addresses.tensor(value).sizes, dtype=np.int64) > _MOST_FIXED
         ):
             return False
-        places = (index for index, operand in enumerate(node.inputs) if operand is value)
-        return any(index in row.shaped_by or index in row.set_by for index in places)
+        addresses = (index for index, operand in enumerate(node.inputs) if operand is value)
+        return any(index in row.shaped_by or index in row.set_by for index in addresses)
 
     def _fixed_array(self, value: ir.Value) -> Array:
         """Return the numbers of a constant that says what is computed: a Slice up to 2^63 - 1 is one up to the end, which is 32 bits."""
@@ -581,7 +587,7 @@ class _Planned:
         return array.clip(-_MOST_SIZE, _MOST_SIZE) if array.dtype == np.int64 else array
 
     def _serialised(self, value: ir.Value) -> bytes:
-        tensor = self._places.tensor(value)
+        tensor = self._addresses.tensor(value)
         array = np.ascontiguousarray(self._fixed_array(value))
         proto = helper.make_tensor("", tensor.dtype, tensor.sizes, array.tobytes(), raw=True)
         data: bytes = proto.SerializeToString(deterministic=True)

@@ -59,7 +59,8 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
         return None
     numbers, scales = constants.array(stored), constants.array(scale)
     dtype, is_read = ir.DataType.from_numpy(numbers.dtype), numbers.ndim in unpacking.axes
-    if dtype not in _STORED or scales.dtype != np.float32 or not is_read or numbers.size < _LEAST:
+    floats = (np.float32, np.float16) if unpacking.has_halves else (np.float32,)
+    if dtype not in _STORED or scales.dtype not in floats or not is_read or numbers.size < _LEAST:
         return None
     operands = [operand for operand in dict.fromkeys(node.inputs) if operand is not None]
     form = StoredForm(

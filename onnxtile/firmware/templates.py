@@ -21,11 +21,15 @@ HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel in C: helpers, in which `KERNEL` is the name of the function, and the body. Its parameters are the operands in use."""
+    """A kernel in C: helpers, in which `KERNEL` is the name of the function, and the body. Its parameters are the operands in use.
+
+    Where it `has_axes`, each element is read and written by its indices along all axes, else by one index.
+    """
 
     before: str
     body: str
     operands: tuple[str, ...]
+    has_axes: bool = False
 
 
 class _TemplateKernel:
@@ -354,6 +358,7 @@ class _Weight:
         self.helper = _filled(_NUMBER, {"number": number}) if form.bits == 4 else ""
         self.operands = (form.operand, SCALES, *([ZEROS] if ZEROS in self._forms else []))
         self.sizes = tuple(form.sizes[axis] for axis in form.order)
+        self.is_half = self._forms[SCALES].dtype == onnx.TensorProto.FLOAT16
 
     def at(self, *indices: str) -> str:
         """Return the element at `indices`, of the axes as the kernel reads them."""
@@ -367,7 +372,8 @@ class _Weight:
             along = [inside if axis == form.axis else index for axis, index in enumerate(stored)]
             scale_index = inside if len(sizes) < len(stored) else _flat_index(along, sizes)
         zero = f" - {self._number(ZEROS, scale_index)}" if ZEROS in self._forms else ""
-        return f"(float)({number}{zero}) * {SCALES}[{scale_index}]"
+        product = f"(float)({number}{zero}) * {SCALES}[{scale_index}]"
+        return f"(float)(_Float16)({product})" if self.is_half else product
 
     def _number(self, operand: str, index: str) -> str:
         return f"KERNEL_number({operand}, {index})" if self._form.bits == 4 else f"{operand}[{index}]"
@@ -392,6 +398,18 @@ _PRODUCT = """\
 """
 
 
+_HALF_PRODUCT = """\
+    for (idx_t i = 0; i < ${rows}; ++i) {
+        for (idx_t j = 0; j < ${columns}; ++j) {
+            float sum = ${first};
+            for (idx_t k = 0; k < ${depth}; ++k) sum += (float)${x}[${x_at}] * ${weight};
+            ${y}[i * ${columns} + j] = (_Float16)sum;
+        }
+    }
+"""
+"""The product of floats of 16 bits: a sum of these would be rounded at each step, so each weight is unpacked once for each row."""
+
+
 def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     """Return a MatMul or Gemm by a matrix of stored weights."""
     x, bias, y = kernel.name(0), kernel.name(2), kernel.result(0)
@@ -411,7 +429,8 @@ def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
         "weight": weight.at(*indices) + ("" if alpha == 1.0 else f" * {alpha!r}f"),
     }
     operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
-    return KernelText(weight.helper, _filled(_PRODUCT, holes), tuple(operands))
+    text = _HALF_PRODUCT if weight.is_half else _PRODUCT
+    return KernelText(weight.helper, _filled(text, holes), tuple(operands))
 
 
 _UNPACKING_CONVOLUTION = """\
@@ -520,23 +539,39 @@ def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     return KernelText(weight.helper, _filled(_GATHER, holes), tuple(dict.fromkeys((*weight.operands, indices, y))))
 
 
+# An Expand by the indices of all axes, so that it can read a growing state, whose rows are apart. That of emx-onnx-cgen reads one piece.
+
+
+def _expand(kernel: _TemplateKernel) -> KernelText:
+    """Return an Expand: an axis of one element, or one that the operand lacks, is read again and again."""
+    x, y = kernel.name(0), kernel.result(0)
+    read, written = kernel.form(x).sizes, kernel.form(y).sizes
+    loops = [f"for (idx_t a{axis} = 0; a{axis} < {size}; ++a{axis})" for axis, size in enumerate(written)]
+    to = "".join(f"[a{axis}]" for axis in range(len(written))) or "[0]"
+    first = len(written) - len(read)
+    indices = ("0" if size == 1 else f"a{first + axis}" for axis, size in enumerate(read))
+    origin = "".join(f"[{index}]" for index in indices) or "[0]"
+    return KernelText("", f"    {' '.join([*loops, f'{y}{to} = {x}{origin};'])}\n", (x, y), has_axes=True)
+
+
 _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
-    **{"GRU": _gru, "QLinearAdd": _sum},
+    **{"Expand": _expand, "GRU": _gru, "QLinearAdd": _sum},
 }
 
 
 @dataclass(frozen=True)
 class Unpacking:
-    """A template that unpacks the weights at input `index`, where these have one of the numbers of `axes`."""
+    """A template that unpacks the weights at input `index`, where these have one of the numbers of `axes`, also as floats of 16 bits."""
 
     write: Callable[[_TemplateKernel, _Weight], KernelText]
     axes: Sequence[int]
     index: int = 1
+    has_halves: bool = True
 
 
 UNPACKING: Mapping[str, Unpacking] = {
     **dict.fromkeys(("MatMul", "Gemm"), Unpacking(_unpacking_product, (2,))),
-    "Conv": Unpacking(_unpacking_convolution, (3, 4, 5)),
+    "Conv": Unpacking(_unpacking_convolution, (3, 4, 5), has_halves=False),
     "Gather": Unpacking(_unpacking_gather, range(1, 9), index=0),
 }

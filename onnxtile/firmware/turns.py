@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.firmware.places import ValuePlaces
-from onnxtile.firmware.program import BytePlace, CopyCall, ProgramCall, RepeatedCalls, TensorForm, copied_at_once
+from onnxtile.firmware.addresses import ValueAddresses
+from onnxtile.firmware.program import ByteAddress, CopyCall, ProgramCall, RepeatedCalls, TensorForm, copied_at_once
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
@@ -77,32 +77,32 @@ def _rows(node: ir.Node, kind: str, wholes: Sequence[ir.Value], rows: Sequence[i
     axes, directions = (
         node.attributes.get_ints(f"scan_{kind}_{what}", [0] * len(wholes)) for what in ("axes", "directions")
     )
-    places = zip(wholes, rows, axes, directions, strict=True)
+    addresses = zip(wholes, rows, axes, directions, strict=True)
     return tuple(
         Row(whole, row, axis if axis >= 0 else axis + len(row.shape or ()) + 1, bool(back))
-        for whole, row, axis, back in places
+        for whole, row, axis, back in addresses
         if whole.name
     )
 
 
 class TurnCalls:
-    """The calls around the body of a Loop or Scan. What it carries has one place in all turns; rows are copied in and out."""
+    """The calls around the body of a Loop or Scan. What it carries has one address in all turns; rows are copied in and out."""
 
-    def __init__(self, turns: Turns, values: ValuePlaces) -> None:
+    def __init__(self, turns: Turns, values: ValueAddresses) -> None:
         self._turns, self._values = turns, values
         self._sizes = [values.tensor(value.before).bytes for value in turns.carried]
         self._carried = [
             values.get(value.before) or values.cell(size)
             for value, size in zip(turns.carried, self._sizes, strict=True)
         ]
-        for value, place in zip(turns.carried, self._carried, strict=True):
-            values[value.before] = place
+        for value, address in zip(turns.carried, self._carried, strict=True):
+            values[value.before] = address
         self._always = values.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
         self._limit = self._counted()
         self._most = None if self._limit is None else values.cell(8)
         self._goes_on = values.cell(1)
 
-    def _counted(self) -> BytePlace | None:
+    def _counted(self) -> ByteAddress | None:
         """Return where the number of turns is; None without a limit."""
         values, turns = self._values, self._turns
         if turns.most is not None:
@@ -146,14 +146,14 @@ class TurnCalls:
     def after(self) -> Iterator[CopyCall]:
         """Yield the copies after the last turn: what was carried out of it."""
         copies = (
-            CopyCall(self._values[value.result], place, size)
-            for value, place, size in zip(self._turns.carried, self._carried, self._sizes, strict=True)
+            CopyCall(self._values[value.result], address, size)
+            for value, address, size in zip(self._turns.carried, self._carried, self._sizes, strict=True)
             if value.result is not None and value.result.name
         )
         return copied_at_once(copies, self._values.cell)
 
     def _row_copies(self, row: Row) -> Iterator[CopyCall]:
-        """Yield the copies of the row of a whole to a place of its own: one for each run of bytes."""
+        """Yield the copies of the row of a whole to an address of its own: one for each run of bytes."""
         whole = self._values.tensor(row.whole)
         length = whole.sizes[row.axis]
         outer = int(np.prod(whole.sizes[: row.axis], dtype=np.int64))
@@ -165,7 +165,7 @@ class TurnCalls:
             source = self._values.of(row.whole).at(number * length * run + first)
             yield CopyCall(self._row_place(row.row).at(number * run), source, run, (0, step))
 
-    def _row_place(self, row: ir.Value) -> BytePlace:
+    def _row_place(self, row: ir.Value) -> ByteAddress:
         if row not in self._values and row not in self._values.constants:
             self._values[row] = self._values.cell(self._values.tensor(row).bytes)  # no node reads it
         return self._values.of(row)

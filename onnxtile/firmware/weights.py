@@ -22,7 +22,7 @@ class FlashWeights:
     """The bytes of constants by the size of their elements, and for each constant, by number, that size and its offset in these."""
 
     blocks: dict[int, bytes]
-    places: Mapping[int, tuple[int, int]]
+    addresses: Mapping[int, tuple[int, int]]
 
     @property
     def size(self) -> int:
@@ -42,7 +42,7 @@ class FlashWeights:
 def placed(arrays: Mapping[int, Array]) -> FlashWeights:
     """Return the bytes of `arrays`, and where each is: the largest first, those that are in these already where they are."""
     blocks: dict[int, bytearray] = {}
-    places: dict[int, tuple[int, int]] = {}
+    addresses: dict[int, tuple[int, int]] = {}
     by_size: dict[int, list[int]] = {}
     for number, array in arrays.items():
         by_size.setdefault(array.dtype.itemsize, []).append(number)
@@ -52,10 +52,10 @@ def placed(arrays: Mapping[int, Array]) -> FlashWeights:
         for level in _levels(order, arrays):
             offsets = _inside(block, [arrays[number].tobytes() for number in level], size)
             for number, offset in zip(level, offsets, strict=True):
-                places[number] = size, len(block) if offset is None else offset
+                addresses[number] = size, len(block) if offset is None else offset
                 if offset is None:
                     block += arrays[number].tobytes()
-    return FlashWeights({size: bytes(block) for size, block in blocks.items()}, places)
+    return FlashWeights({size: bytes(block) for size, block in blocks.items()}, addresses)
 
 
 def _levels(order: Sequence[int], arrays: Mapping[int, Array]) -> Iterator[list[int]]:

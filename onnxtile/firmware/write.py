@@ -37,7 +37,7 @@ from onnxtile.firmware.program import (
     WORKSPACE,
     AppendCall,
     Branch,
-    BytePlace,
+    ByteAddress,
     CopyCall,
     CProgram,
     DistinctKernel,
@@ -111,7 +111,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     name = prefix_of(title)
     kernels = list(kernels_of(program.calls))
     in_c = kernels_in_c(kernels, f"{name}_kernel", _heavy(program), program.points)
-    numbers = {kernel: place for place, kernel in enumerate(kernels)}
+    numbers = {kernel: number for number, kernel in enumerate(kernels)}
     operands = _constants(program, in_c.kernels, numbers)
     weights = placed({number: program.constants[number] for number in operands})
     in_file = weights.size if weights_in == "file" else 0
@@ -126,7 +126,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
     interface = Interface.of(program, name)
-    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*one)) for number, one in enumerate(interface.streams)}
+    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)}
     functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
     computed: dict[OpenNumber, int] = {}
     described, starts = _kernel_rows(
@@ -166,7 +166,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     tables = (
         len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
     )
-    declared = [_rows_declared(*one) for one in interface.streams]
+    declared = [_rows_declared(*stream) for stream in interface.streams]
     declared += [filled(DECLARED, name.upper())] if table.transfers else []
     return CSource(
         "\n".join(code) + "\n",
@@ -209,11 +209,11 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
     numbers_in_use: dict[int, None] = {}
     for call in flat(program.calls):
         if isinstance(call, KernelCall):
-            places = [call.places[name] for name in kernels[numbers[call.kernel]].arguments]
+            addresses = [call.addresses[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
             copy = call.copy if isinstance(call, StartCall) else call
-            places = [copy.source] if isinstance(copy, CopyCall | AppendCall) else []
-        numbers_in_use.update((place.number, None) for place in places if place.kind == CONSTANT)
+            addresses = [copy.source] if isinstance(copy, CopyCall | AppendCall) else []
+        numbers_in_use.update((address.number, None) for address in addresses if address.kind == CONSTANT)
     return sorted(numbers_in_use)
 
 
@@ -231,7 +231,7 @@ class _Spaces:
             self._add(CONSTANT, size)
         for port in (*program.inputs, *program.outputs):
             if port.is_argument:
-                self._add(port.place.kind, port.place.number)
+                self._add(port.address.kind, port.address.number)
 
     def _add(self, kind: str, number: int) -> None:
         self._numbers[kind, number] = len(self._numbers)
@@ -243,17 +243,19 @@ class _Spaces:
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(self._numbers)
 
-    def operand(self, place: BytePlace) -> SpaceOffset:
-        if place.kind == CONSTANT:
-            size, start = self._weights.places[place.number]
-            return SpaceOffset(self._numbers[CONSTANT, size], start + place.offset)
-        return SpaceOffset(self._numbers[place.kind, place.number], place.offset)
+    def operand(self, address: ByteAddress) -> SpaceOffset:
+        if address.kind == CONSTANT:
+            size, start = self._weights.addresses[address.number]
+            return SpaceOffset(self._numbers[CONSTANT, size], start + address.offset)
+        return SpaceOffset(self._numbers[address.kind, address.number], address.offset)
 
 
 def _bases(interface: Interface, spaces: _Spaces, file: FlashWeights | None) -> Iterator[str]:
     """Yield the addresses of all `spaces`; `file` are weights in a file of their own."""
     name = interface.name
-    in_c = {(port.place.kind, port.place.number): own for port, own in (*interface.inputs, *interface.outputs)}
+    in_c = {
+        (port.address.kind, port.address.number): argument for port, argument in (*interface.inputs, *interface.outputs)
+    }
     for kind, number in spaces:
         if kind == ARENA:
             yield interface.arenas[number][1]
@@ -319,7 +321,7 @@ class _CallTable:
             return TableBranch(self._spaces.operand(call.condition), then, other)
         if isinstance(call, RepeatedCalls):
             most, number = (
-                None if place is None else self._spaces.operand(place) for place in (call.most, call.number)
+                None if address is None else self._spaces.operand(address) for address in (call.most, call.number)
             )
             return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
         return self.call(call)
@@ -327,7 +329,7 @@ class _CallTable:
     def call(self, call: PlainCall) -> TableCall:
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
-            operands = (self._spaces.operand(call.places[operand]) for operand in self._kernels[kernel].arguments)
+            operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
             size = self._over_sizes([(copy.size,) for copy in (call, *call.others)])
@@ -342,7 +344,7 @@ class _CallTable:
         if isinstance(call, RowsCall):
             return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
         size = self._over_sizes([(check.size,) for check in (call, *call.others)])
-        return self._own_call("check", size, (call.place,))
+        return self._own_call("check", size, (call.address,))
 
     def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
         """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
@@ -357,10 +359,14 @@ class _CallTable:
         return numbers
 
     def _own_call(
-        self, kind: str, numbers: tuple[OpenNumber, ...], places: Iterable[BytePlace] = (), steps: tuple[int, ...] = ()
+        self,
+        kind: str,
+        numbers: tuple[OpenNumber, ...],
+        addresses: Iterable[ByteAddress] = (),
+        steps: tuple[int, ...] = (),
     ) -> TableCall:
         kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
-        return TableCall(kernel, tuple(map(self._spaces.operand, places)), steps)
+        return TableCall(kernel, tuple(map(self._spaces.operand, addresses)), steps)
 
 
 def _rows_text(port: StreamPort, function: str) -> str:

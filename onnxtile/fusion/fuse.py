@@ -140,7 +140,7 @@ class PatternResult(JsonFields):
     `fates` has every match.
     """
 
-    JSON = "name matches fused calls modules refused already"
+    JSON = "name matches fused calls modules refused already overlapped"
 
     name: str
     matches: int
@@ -156,6 +156,11 @@ class PatternResult(JsonFields):
     def fused(self) -> int:
         """How many calls were made."""
         return len(self.calls)
+
+    @property
+    def overlapped(self) -> int:
+        """How many matches share a node with another match, which was longer or came first."""
+        return sum(fate.fate == OVERLAPPED for fate in self.fates)
 
 
 Site: TypeAlias = tuple[str, str]

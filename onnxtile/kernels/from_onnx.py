@@ -154,7 +154,8 @@ class _GraphReader:
         bodies = tuple(self._bodies(node))
         # The bodies of If, Loop and Scan have plans of their own.
         reason = f"made inside {node_id(node)!r}, which runs as one kernel"
-        inside = () if bodies else tuple(self._add(value, OUTSIDE, reason) for value in _made_inside(node))
+        made_inside = (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
+        inside = () if bodies else tuple(self._add(value, OUTSIDE, reason) for value in made_inside)
         return GraphKernel(
             name,
             operator_name(node),
@@ -165,7 +166,7 @@ class _GraphReader:
             ),
             makes,
             inside,
-            tuple(self._share(alias) for alias in shares),
+            tuple(self._share(alias) for alias in shares if self._scope.apart.isdisjoint((alias.value, alias.source))),
             all(value in facts.constants for value in node.outputs),
             sharing_of(node) if facts.is_standard(node) else None,
             keys.TILE in node.metadata_props,
@@ -263,10 +264,6 @@ def why_unknown(value: ir.Value, facts: LayoutFacts) -> str:
         symbols = " and ".join(map(repr, dict.fromkeys(bindable)))
         return f"its size depends on {symbols}: bind it with {binding(bindable)}"
     return facts.unbound.once_bound(facts.shapes.reason(value))
-
-
-def _made_inside(node: ir.Node) -> Iterator[ir.Value]:
-    return (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
 
 
 # The bodies that are planned inside the arena of the graph around them.

@@ -193,7 +193,7 @@ class KernelGraph:
     @cached_property
     def views(self) -> dict[int, int]:
         """The operand that each view has the bytes of, in the order in which views are made."""
-        return {share.result: share.operand for share in self.shares(("view",))}
+        return {share.result: share.operand for share in self.shares() if share.kind == "view"}
 
     def root(self, tensor: int) -> int:
         """Return the tensor that `tensor` is a view of, through any number of views; `tensor` itself where it is none."""
@@ -201,10 +201,19 @@ class KernelGraph:
             tensor = self.views[tensor]
         return tensor
 
-    def shares(self, kinds: Collection[str], schedule: Schedule | None = None) -> Iterator[Share]:
-        """Yield the shares by these rules, in the order of `schedule`, or of the kernels."""
+    def shares(self, schedule: Schedule | None = None) -> Iterator[Share]:
+        """Yield the shares of all kernels, in the order of `schedule`, or of the kernels."""
         kernels = self.kernels if schedule is None else map(self.kernels.__getitem__, schedule.order)
-        return (share for kernel in kernels for share in kernel.shares if share.kind in kinds)
+        return (share for kernel in kernels for share in kernel.shares)
+
+    def sharing_by(self, kinds: Collection[str] | None) -> KernelGraph:
+        """Return the graph whose tensors share bytes by these rules alone, and as views; the graph itself for None."""
+        if kinds is None:
+            return self
+        kept = {"view", *kinds}
+        shares = (tuple(share for share in kernel.shares if share.kind in kept) for kernel in self.kernels)
+        kernels = (replace(kernel, shares=left) for kernel, left in zip(self.kernels, shares, strict=True))
+        return replace(self, kernels=tuple(kernels))
 
     @cached_property
     def own_order(self) -> Schedule:

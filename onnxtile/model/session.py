@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -27,10 +27,12 @@ from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
 # onnxruntime loads n nodes that may all run next in about n² steps, and holds some 4 KB for each node. In pieces the time is linear, and
 # one piece is in memory. The kernels, and the values they read, are those of the whole model.
 
-MOST_WHOLE = 10_000
+MOST_WHOLE = 5_000
 """Nodes of the largest model that is loaded whole."""
 _PIECE = 1_000
 """Nodes of a piece. Each piece takes about a millisecond besides the time for its nodes."""
+_MOST_HELD = 20_000
+"""Nodes of the largest model all of whose pieces stay loaded."""
 _MOST_COPIED = 2**25
 """Bytes of the constants in memory that the pieces hold, at most: a constant is in each piece that reads it."""
 _STRING = "tensor(string)"
@@ -49,16 +51,16 @@ class _NodeRange:
 
 @dataclass(frozen=True)
 class _ModelPiece:
-    """A cut as the bytes of a model, and the names of its values."""
+    """A cut: what returns its session, and the names of its values."""
 
-    model: bytes
+    load: Callable[[], Session]
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     last_read: tuple[str, ...]
 
 
 class SplitSession:
-    """A model in pieces, each of which is loaded here once, to learn the types of its results, and again for each run.
+    """A model in pieces, each of which is loaded here once, to learn the types of its results; where they are many, again for each run.
 
     Raises ModelError where onnxruntime refuses a piece, and for a value between two pieces that is no tensor, or has strings or floats of
     16 bits. Between nodes of one session, onnxruntime does not round such floats. Load a model for which this raises as a whole.
@@ -70,6 +72,7 @@ class SplitSession:
         self._outputs = [value.name or "" for value in model.graph.outputs]
         self._feeds: dict[str, Feed] = {}
         self._submodels = Submodels(model)
+        self._are_held = len(model.graph) <= _MOST_HELD
         types = {v: None if v.type is None else ir.serde.serialize_value(v).type for v in model.graph.inputs}
         self._pieces = [self._loaded(cut, types) for cut in _cuts(model.graph)]
 
@@ -77,9 +80,14 @@ class SplitSession:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
         read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
         model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
-        self._feeds |= {feed.name: feed for feed in Session(model, external=self._folder).results}
+
+        def load() -> Session:
+            return Session(model, external=self._folder, pooled=False)
+
+        session = load()
+        self._feeds |= {feed.name: feed for feed in session.results}
         reads, makes, last_read = (tuple(v.name or "" for v in some) for some in (cut.reads, cut.makes, cut.last_read))
-        return _ModelPiece(model, reads, makes, last_read)
+        return _ModelPiece((lambda: session) if self._are_held else load, reads, makes, last_read)
 
     @property
     def results(self) -> list[Feed]:
@@ -102,9 +110,8 @@ class SplitSession:
             raise ModelError("onnxruntime cannot run the model: it takes {} and is given {}".format(*lists))
         held = dict(inputs)
         for piece in self._pieces:
-            session = Session(piece.model, external=self._folder, pooled=False)
             results = {name: outputs.get(name) for name in piece.makes}
-            held |= session.run_on({name: held[name] for name in piece.reads}, results)
+            held |= piece.load().run_on({name: held[name] for name in piece.reads}, results)
             for name in piece.last_read:
                 del held[name]
         return held

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError, about_options, invalid
+from onnxtile.system.errors import UsageError, about_options, invalid, of_extra
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.limits import stop_runs
 from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
@@ -210,7 +210,7 @@ def _client(workers: Workers) -> Iterator[Any]:
         import dask
         from distributed import Client
     except ImportError:
-        raise UsageError("the backend dask is not installed", hint="pip install 'onnxtile[dask]'") from None
+        raise UsageError("the backend dask is not installed", hint=of_extra("dask")) from None
     try:
         _require_answer(workers.scheduler)
         cluster = {"n_workers": workers.jobs, "threads_per_worker": 1, "silence_logs": CRITICAL, **_ON_LOOPBACK}

@@ -8,7 +8,7 @@ are moved. A function reads its operands in place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 
@@ -73,7 +73,6 @@ class Terms:
     facts: LayoutFacts
     order: Order
     alignment: int
-    rules: Collection[str]
     allocate: Allocator
     workspaces: WorkspaceRules
     kernels: Insides
@@ -111,7 +110,7 @@ class GraphSetup:
     def layouts(self, streams: int = 1, pins: Pins = NO_PINS, order: Order | None = None) -> Iterator[Layout]:
         """Return a layout for each candidate schedule of `order` (None: of the terms), made one by one; see `layout.layouts`."""
         terms, chosen = self.terms, order or self.terms.order
-        return layouts(self.search, chosen, streams, terms.rules, self.needs, in_parts=terms.in_parts, pins=pins)
+        return layouts(self.search, chosen, streams, self.needs, in_parts=terms.in_parts, pins=pins)
 
 
 def plan_bodies(graph: KernelGraph, terms: Terms) -> BodyPlans:
@@ -190,12 +189,11 @@ _SMALL = 64
 class Insides:
     """The bytes inside the meta-ops of a model. Calls of one function with equal operands are planned once.
 
-    `alignment` and `rules` are those of the plan of the model.
+    `alignment` is that of the plan of the model.
     """
 
     facts: LayoutFacts
     alignment: int
-    rules: Collection[str]
     _known: dict[Hashable, int | None] = field(default_factory=dict)
 
     def of(self, node: ir.Node) -> int:
@@ -261,14 +259,14 @@ class Insides:
         except ModelError:
             return None  # shapes inside contradict each other, or onnxruntime refuses random operands
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
-        inner = LayoutFacts(model, shapes, constants)
-        nested = Insides(inner, self.alignment, self.rules, self._known)
+        inner = replace(self.facts, model=model, shapes=shapes, constants=constants, states={}, spread=())
+        nested = Insides(inner, self.alignment, self._known)
         if any(
             nested._is_kernel(inner_node) and nested.known(inner_node) is None for inner_node in model.graph.all_nodes()
         ):
             return None
         allocator, rules = in_one_memory(find_planner("greedy-by-size"), NORMAL), WorkspaceRules(insides=True)
-        terms = Terms(inner, find_order("model"), self.alignment, self.rules, allocator, rules, nested)
+        terms = Terms(inner, find_order("model"), self.alignment, allocator, rules, nested)
         graph = read_kernels(inner, PlanScope(model.graph, "outside"))
         if any(tensor.role == UNKNOWN for tensor in graph.tensors):
             return None

@@ -135,7 +135,7 @@ class Pins:
         by_root: dict[int, list[str]] = {}
         for number, tensor in enumerate(graph.tensors) if self.offsets or self.places else ():
             if tensor.role == ARENA and (tensor.name in self.offsets or tensor.name in self.places):
-                by_root.setdefault(self._root(number, graph), []).append(tensor.name)
+                by_root.setdefault(graph.root(number), []).append(tensor.name)
         for names in by_root.values():
             for wanted in (self.offsets, self.places):
                 stated = [name for name in names if name in wanted]
@@ -144,13 +144,6 @@ class Pins:
                     raise UsageError(
                         f"{stated[0]!r} and {other!r} are views of one another, and cannot be at {wanted[stated[0]]} and {wanted[other]}"
                     )
-
-    def _root(self, number: int, graph: KernelGraph) -> int:
-        """Return the tensor that `number` is a view of, where neither is kept."""
-        kept, names = self.kept, graph.tensors
-        while number in graph.views and kept.isdisjoint((names[number].name, names[graph.views[number]].name)):
-            number = graph.views[number]
-        return number
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -257,7 +250,6 @@ def layouts(
     search: OrderSearch,
     order: Order,
     streams: int,
-    rules: Collection[str],
     needs: Needs = NO_NEEDS,
     *,
     in_parts: bool = True,
@@ -265,8 +257,8 @@ def layouts(
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
-    `rules` name the kinds of aliases in use, `needs` the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`.
-    `pins` has the addresses and memories that tensors and workspaces must have.
+    `needs` are the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`. `pins` has the addresses and memories
+    that tensors and workspaces must have.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
     the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
@@ -281,10 +273,10 @@ def layouts(
             hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
-    terms = _LayoutTerms(search.graph, search.alignment, frozenset(rules), order.every, needs, parts, pins)
+    terms = _LayoutTerms(search.graph, search.alignment, order.every, needs, parts, pins)
 
     def searched() -> Iterator[Schedule]:
-        return search.orders({*rules, "view"}, needs)
+        return search.orders(needs)
 
     graph = search.graph
     context = SchedulingContext(graph.own_order, graph.after, streams, searched, search.is_wide)
@@ -297,7 +289,6 @@ class _LayoutTerms:
 
     graph: KernelGraph
     alignment: int
-    rules: frozenset[str]
     every: bool
     needs: Needs
     in_parts: bool
@@ -319,7 +310,7 @@ class _LayoutTerms:
         )
         used = [workspace.buffer for workspace in workspaces]
         timeline = Timeline(graph, schedule, ranges, order, used, parts, self.saves_copies, self._fixed())
-        sharing = choose(timeline, self.alignment, self.rules)
+        sharing = choose(timeline, self.alignment)
         apart = [state for state in graph.states if graph.repeats and not sharing.is_one(*state)]
         if apart:
             return replace(self, graph=graph.without(apart)).layout(schedule)

@@ -21,7 +21,7 @@ from onnxtile.kernels.kernel_graph import (
     KernelGraph,
     Schedule,
 )
-from onnxtile.kernels.states import StateChoice, states_of
+from onnxtile.kernels.states import StateChoice, States, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
@@ -30,7 +30,7 @@ from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.planner import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
@@ -58,22 +58,19 @@ from onnxtile.system.errors import Infeasible, UsageError
 NO_STATES = StateChoice()
 """No input and output are one state."""
 
-SHARING = ALL_RULES
-"""The rules of aliases, by which tensors share bytes."""
-
 
 @dataclass(frozen=True)
 class PlanSettings:
     """The settings of one plan.
 
     `alignment` and `capacity` (None: no limit) are in bytes; a mapping gives the capacities of several arenas, the fastest first.
-    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `share`
-    names the rules of aliases in use, all by default; views are always in use. `io` places graph inputs and outputs inside or outside
-    the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With `whole_buffers`, all bytes of a buffer are live in its
-    whole live range. `workspaces` has the bytes that kernels need beside their operands and results. `pins` has the addresses and memories
-    that tensors must have, beside those in the metadata of the model. `states` says which inputs and outputs are one state. `digest` and
-    `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are copied into the result. `slow`
-    has the tensors in the second of two memories, where a movement has chosen them.
+    `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `io`
+    places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With
+    `whole_buffers`, all bytes of a buffer are live in its whole live range. `workspaces` has the bytes that kernels need beside their
+    operands and results. `pins` has the addresses and memories that tensors must have, beside those in the metadata of the model.
+    `states` says which inputs and outputs are one state. `share` names the rules by which tensors of the main graph share bytes, beside
+    views (None: all). `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are
+    copied into the result. `slow` has the tensors in the second of two memories, where a movement has chosen them.
     """
 
     alignment: int = DEFAULT_ALIGNMENT
@@ -82,7 +79,7 @@ class PlanSettings:
     order: str = "model"
     streams: int = 1
     capacity: Capacity = None
-    share: Collection[str] = SHARING
+    share: Collection[str] | None = None
     io: str = "outputs"
     overwrite_inputs: bool = False
     whole_buffers: bool = False
@@ -113,14 +110,14 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     OverCapacity (an Infeasible) where an arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """
     chosen = find_planner(settings.planner)
-    model, shapes, constants = unfold(model, shapes, constants)
-    bare = LayoutFacts(model, shapes, constants)
-    states = states_of(bare, settings.states)
+    opened = unfold(model, shapes, constants)
+    model = opened.model
+    bare, states = facts_of(opened, settings)
     facts = with_states(bare, states.taken)
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-    graph = read_kernels(facts, scope)
+    graph = read_kernels(facts, scope).sharing_by(settings.share)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -144,7 +141,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
-    known = search.known_peak({*settings.share, "view"}, needs) if is_searched else 0
+    known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
     if settings.ranges and is_searched and not states.taken and not pins.names:
@@ -155,10 +152,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope), settings.alignment, peak_first=False)
+            return OrderSearch(read_kernels(at, scope).sharing_by(settings.share), settings.alignment, peak_first=False)
 
-        rules = frozenset({*settings.share, "view"})
-        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, rules, needs)
+        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
@@ -217,16 +213,24 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     )
 
 
+def facts_of(opened: Unfolded, settings: PlanSettings) -> tuple[LayoutFacts, States]:
+    """Return what decides which tensors of an opened model may share bytes, for every plan with `settings`, and the states.
+
+    Facts of states and of meta-ops are copies of these. Raises UsageError for states that the model does not have.
+    """
+    facts = LayoutFacts(*opened)
+    return facts, states_of(facts, settings.states)
+
+
 def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner: Planner, effort: Effort) -> Terms:
     """Return the terms on which a graph and its bodies are planned by `planner` with this `effort`."""
     return Terms(
         facts,
         order,
         settings.alignment,
-        settings.share,
         in_one_memory(planner, effort),
         settings.workspaces,
-        Insides(facts, settings.alignment, settings.share),
+        Insides(facts, settings.alignment),
         not settings.whole_buffers,
         # The bytes away from the peak matter too at other sizes, and where a memory holds only a part of the tensors.
         peak_first=not settings.ranges and len(memories(settings.capacity)) == 1 and settings.slow is None,
@@ -285,7 +289,7 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
 
     `plan_model` tries this order with this effort, too, so its arena is no larger, unless the graph is too wide to search its orders.
     """
-    facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
+    facts, _ = facts_of(opened, settings)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
     order, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
     layouts = (

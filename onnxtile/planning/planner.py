@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, PinOverlap, Problem, size_of
+from onnxtile.planning.offsets.problem import OffsetPlan, OptimalityProof, PinOverlap, Problem, size_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import unknown
 from onnxtile.system.registry import discover
@@ -39,14 +39,12 @@ class Planner:
         """
         if problem.pin_overlap is not None:
             raise PinOverlap(*problem.pin_overlap)
-        order = sorted(range(len(problem.buffers)), key=lambda i: _standing(problem.buffers[i]))
-        placement = self.place(replace(problem, buffers=tuple(problem.buffers[i] for i in order)), effort)
+        given = problem.buffers
+        keys = [(b.lower, b.upper, b.size, b.alignment or 0, b.name) for b in given]
+        order = sorted(range(len(given)), key=keys.__getitem__)
+        placement = self.place(replace(problem, buffers=tuple(given[i] for i in order)), effort)
         offsets = dict(zip(order, placement.offsets, strict=True))
         return OffsetPlan.of(problem, [offsets[i] for i in range(len(order))], placement.proof)
-
-
-def _standing(buffer: Buffer) -> tuple[int, int, int, int, str]:
-    return buffer.lower, buffer.upper, buffer.size, buffer.alignment or 0, buffer.name
 
 
 def heuristic(offsets_of: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:

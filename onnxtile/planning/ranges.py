@@ -184,12 +184,11 @@ class RangeOrders:
         search_at: Callable[[Mapping[str, int]], OrderSearch],
         shapes: Shapes,
         ranges: SizeRanges,
-        share: frozenset[str],
         needs: Needs,
     ) -> None:
         self._search, self._search_at, self._shapes = search, search_at, shapes
         self._ranges = ranges
-        self._terms = (share, needs)
+        self._needs = needs
         self._points = sample_sizes(ranges)
 
     def better(
@@ -230,8 +229,8 @@ class RangeOrders:
         sided = [index for index, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
         for index in sided[:_SEARCHED]:
             search = self._search_at(self._points[index])
-            orders = list(islice(search.orders(*self._terms), 2))
-            if search.known_peak(*self._terms) < _BETTER * peaks[index]:
+            orders = list(islice(search.orders(self._needs), 2))
+            if search.known_peak(self._needs) < _BETTER * peaks[index]:
                 yield from orders
 
     def _is_sided(self, sizes: Mapping[str, int], largest: Mapping[str, int]) -> bool:

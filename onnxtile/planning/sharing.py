@@ -306,7 +306,7 @@ class AliasSets:
         self._alignment = alignment
         self._sizes = sizes
         self._order = order
-        self._kept, self._apart = graph.kept, graph.apart
+        self._kept = graph.kept
         self._contents = contents
         self._overwrites: set[tuple[int, int]] = set()
         self.of: dict[int, AliasSet] = {}
@@ -337,7 +337,7 @@ class AliasSets:
         None where they are in one already, where neither buffer holds the other, or where a tensor would lose bytes that are still read.
         """
         first, second = self.of[alias.operand], self.of[alias.result]
-        if first is second or not self._apart.isdisjoint((alias.operand, alias.result)):
+        if first is second:
             return None
         shift = first.start(alias.operand) + alias.at - second.start(alias.result)
         low, high = min(0, shift), max(first.size, shift + second.size)
@@ -552,8 +552,8 @@ class Timeline:
     fixed: Mapping[int, FixedBytes] = field(default_factory=dict)
 
 
-def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing:
-    """Return the aliases by `rules` of the tensors in the arena.
+def choose(timeline: Timeline, alignment: int) -> Sharing:
+    """Return the aliases of the tensors in the arena.
 
     Apart from tiles, no alias raises the peak of the schedule, workspaces included.
 
@@ -566,7 +566,7 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
     apart: frozenset[int] = frozenset()
     alone: frozenset[int] = frozenset()
     while True:
-        chooser = _Chooser(timeline, alignment, rules | {"view"})
+        chooser = _Chooser(timeline, alignment)
         chooser.leave_apart(apart)
         chooser.leave_alone(alone)
         chooser.share_views()
@@ -588,10 +588,10 @@ def choose(timeline: Timeline, alignment: int, rules: frozenset[str]) -> Sharing
 
 
 class _Chooser:
-    def __init__(self, timeline: Timeline, alignment: int, rules: frozenset[str]) -> None:
+    def __init__(self, timeline: Timeline, alignment: int) -> None:
         graph, schedule, order = timeline.graph, timeline.schedule, timeline.order
         sizes = graph.sizes(schedule)
-        usable = [share for share in graph.shares(rules, schedule) if share.result in sizes and share.operand in sizes]
+        usable = [share for share in graph.shares(schedule) if share.result in sizes and share.operand in sizes]
         known = [share for share in usable if share.kind != IN_PLACE]
         self._graph = graph
         self._views = [share for share in known if share.kind == "view"]
@@ -645,7 +645,8 @@ class _Chooser:
     def share_states(self) -> None:
         """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
         for state in self._states:
-            self._join([Share("state", state.output, state.input)])
+            if self._graph.apart.isdisjoint(state):
+                self._join([Share("state", state.output, state.input)])
             held = self.alias_sets.of[state.input]
             if held is self.alias_sets.of[state.output]:
                 self._live.add(self.alias_sets.live_bytes(held), -1)

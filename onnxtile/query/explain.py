@@ -35,10 +35,11 @@ class Stopped(JsonFields):
     reason: str
 
 
-def explain(matcher: Matcher, program: Program) -> list[Stopped]:
+def explain(matcher: Matcher, program: Program, meta_op: str = "") -> list[Stopped]:
     """Return, for each node with which a match could begin but none does, how far the query got; the furthest first.
 
-    Further is who matched more nodes, then who got further in the query. Raises QueryError where the search would take too long.
+    Further is who matched more nodes, then who got further in the query. Where the search met a call of `meta_op`, the nodes that it
+    looked for are in that call, so nothing is said. Raises QueryError where the search would take too long.
     """
     furthest: dict[Vertex, list[MatchFailure]] = {}
 
@@ -53,7 +54,11 @@ def explain(matcher: Matcher, program: Program) -> list[Stopped]:
 
     matched = {match.root for match in matcher.find(program, observe)}
     explainer = _Explainer(matcher, program)
-    left = [failures for root, failures in furthest.items() if root not in matched]
+    left = [
+        failures
+        for root, failures in furthest.items()
+        if root not in matched and not any(explainer.meets(failure, meta_op) for failure in failures)
+    ]
     best = [(max(failures, key=lambda failure: failure.place), failures) for failures in left]
     best.sort(key=lambda pair: (-len(pair[0].matched), -pair[0].place))
     return [explainer.stopped(failure, failures) for failure, failures in best]
@@ -74,6 +79,14 @@ class _Explainer:
         nodes = tuple(identify(vertex) for vertex in failure.matched)
         at = failure.root if failure.at is None else failure.at
         return Stopped(identify(failure.root), nodes, clause, span, part, identify(at), "; ".join(reasons))
+
+    def meets(self, failure: MatchFailure, meta_op: str) -> bool:
+        """Return whether the next node of a partial match would have been a call of `meta_op`."""
+        step = failure.instruction
+        if not isinstance(step, Follow) or failure.at is None or step.edge is None:
+            return False
+        ways = self._around.along(failure.at, step.edge, anyone=step.node.looked_at)
+        return any(_meta_op(way) == meta_op for way in ways)
 
     def _reason(self, failure: MatchFailure) -> str:
         instruction = failure.instruction
@@ -198,9 +211,15 @@ def _place(failure: MatchFailure, query: Query) -> tuple[str, Span, str]:
 
 def _taken(vertex: Vertex) -> str:
     """Return by which pattern a node was taken that is now a call of a meta-op."""
+    meta_op = _meta_op(vertex)
+    return f": its nodes were taken by {meta_op}" if meta_op else ""
+
+
+def _meta_op(vertex: Vertex) -> str | None:
+    """Return the meta-op that a node calls; None for another."""
     if not isinstance(vertex, ir.Node) or vertex.domain != keys.DOMAIN:
-        return ""
-    return f": its nodes were taken by {keys.meta_op(vertex.op_type)}"
+        return None
+    return keys.meta_op(vertex.op_type)
 
 
 def _told(vertex: Vertex) -> str:

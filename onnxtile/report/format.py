@@ -14,7 +14,7 @@ import pydantic
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
 from onnxtile.model.modules import ModulePath
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.errors import UsageError, about_options, of_extra
 from onnxtile.system.files import require_readable
 from onnxtile.system.registry import discover
 
@@ -93,9 +93,7 @@ class Format:
     def require(self) -> None:
         """Raise UsageError where the package that this format needs is not installed."""
         if self.needs and find_spec(self.needs) is None:
-            raise UsageError(
-                f"a {self.suffix} needs {self.needs}", hint="pip install 'onnxtile[pictures]', or name an .svg"
-            )
+            raise UsageError(f"a {self.suffix} needs {self.needs}", hint=f"{of_extra('pictures')}, or name an .svg")
 
     def render(self, plan: PlanJson, options: RenderOptions | None = None) -> bytes:
         """Return the file's content, the same for the same plan and options. Raises UsageError where this format cannot hold the plan."""

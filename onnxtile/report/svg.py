@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias
 
-from onnxtile.system.errors import UsageError, escaped
+from onnxtile.system.errors import UsageError, escaped, of_extra
 
 ASPECT = 0.62
 """Width of a character of a wide sans-serif face, in its size."""
@@ -111,9 +111,7 @@ def png(svg: bytes) -> bytes:
                 sans_serif_family="Roboto",
             )
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a .png needs {error.name}", hint="pip install 'onnxtile[pictures]', or name an .svg"
-        ) from error
+        raise UsageError(f"a .png needs {error.name}", hint=f"{of_extra('pictures')}, or name an .svg") from error
     return bytes(drawn)
 
 

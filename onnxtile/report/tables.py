@@ -134,12 +134,14 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
         "matches": "matches",
         "fused": "fused",
         "refused": lambda pattern: len(pattern["refused"]),
+        "overlapped": lambda pattern: pattern.get("overlapped", 0),
         "already one node": lambda pattern: _counts(pattern.get("already", {}), none=""),
         "where": lambda pattern: places(filter(None, pattern.get("modules", ()))) or places(pattern["calls"]),
     }
     reached = [p for p in result["patterns"] if p["matches"] or p["refused"] or p.get("already")]
-    if not any(p.get("already") for p in reached):
-        del columns["already one node"]
+    for column, key in (("already one node", "already"), ("overlapped", "overlapped")):
+        if not any(pattern.get(key) for pattern in reached):
+            del columns[column]
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tables = tables_of(title, columns, reached) or [line(title)]
     none = len(result["patterns"]) - len(reached)
@@ -234,10 +236,15 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
+    if result["repeated"]:
+        parts.append(line(f"overlapped inside the fused matches, and so no site of their own: {result['repeated']}"))
     parts += tables_of("sites that were not fused", _NOT_FUSED, result["causes"])
     if shown:
         parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
-        parts += [line(_lacking(variants, names)) for names, variants in _by_value(missing).items()]
+        outside = (
+            " outside meta-ops" if result["fused"] or any(pattern["fused"] for pattern in result["earlier"]) else ""
+        )
+        parts += [line(_lacking(variants, names, outside)) for names, variants in _by_value(missing).items()]
     left = len(result["reasons"]) - len(shown)
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
@@ -254,10 +261,10 @@ def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
     return by_value
 
 
-def _lacking(variants: Sequence[int], operators: str) -> str:
+def _lacking(variants: Sequence[int], operators: str, outside: str) -> str:
     numbers = ", ".join(map(str, variants))
     subject = f"variant {numbers} needs" if len(variants) == 1 else f"variants {numbers} need"
-    return f"{subject} {operators}, which the model does not have"
+    return f"{subject} {operators}, which the model does not have{outside}"
 
 
 def _ran_before(earlier: Sequence[ResultJson]) -> str:

@@ -184,6 +184,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {name!r}", hint=nearest(name, sorted(known)))
 
 
+def of_extra(name: str) -> str:
+    """Return the hint where a package of the extra `name` is missing. onnxtile is installed from a clone: no index has it."""
+    return f"pip install '.[{name}]' in the clone of onnxtile"
+
+
 class OverLimit(OnnxtileError):
     """A run that would take more time or memory than it may."""
 

@@ -80,12 +80,8 @@ def _read_budget(value: Any) -> FitBudget:
 
 def _budget_word(word: Any) -> tuple[str, Any]:
     if isinstance(word, str) and word.strip().endswith(_NODES):
-        return "nodes", _node_count(word)
+        return "nodes", values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
     return "macs", _read_share(word)
-
-
-def _node_count(word: str) -> int:
-    return values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
 
 
 _NODES = "nodes"
@@ -106,8 +102,8 @@ def _read_memory(value: Any) -> str | int | dict[str, int]:
         raise
 
 
-_BUDGET = values.ValueKind(_read_budget, several=True)
-_MEMORY = replace(values.SIZES, read=_read_memory)
+_BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes"]'))
+_MEMORY = replace(values.SIZES, read=_read_memory, forms=(*values.SIZES.forms, '"smallest"'))
 FUNCTIONS = ("fuse", "wrap")
 """What local functions of a result may be: meta-ops, and regions that are cut."""
 

@@ -6,7 +6,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from onnxtile.cli.command import endings
 from onnxtile.declare.option import parameters
 from onnxtile.verbs.list import KINDS, option_names
 from tests.cli.conftest import Run
+from tests.cli.test_cli import COMMANDS
 
 # Help is short, quick, and has examples that work.
 
@@ -28,14 +28,7 @@ CLAUSE = 16
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "networkx", "rich", "joblib"}
 
 
-def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield path
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, (*path, name))
-
-
 APP: Any = typer.main.get_command(build())
-COMMANDS = list(_commands(APP))
 
 
 def _command(path: tuple[str, ...]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onnxtile.deployment.micro_run import memory_planning_algo
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, of_extra
 
 
 @dataclass(eq=False)
@@ -107,4 +107,4 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "executorch.exir.memory_planning", None)
     with pytest.raises(UsageError, match="the extra executorch is not installed") as caught:
         memory_planning_algo(16, [], None, None)
-    assert caught.value.hint == "pip install 'onnxtile[executorch]'"
+    assert caught.value.hint == of_extra("executorch")

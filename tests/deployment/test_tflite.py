@@ -27,7 +27,7 @@ from onnxtile.deployment.tflite_model import (
 from onnxtile.deployment.tflite_plan import problem_of
 from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.problem_plan import plan_buffers
-from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError
+from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError, of_extra
 from onnxtile.verbs.flows import other_formats as micro
 from tests.deployment.networks import SCHEMA, Network, network
 
@@ -238,7 +238,7 @@ def test_without_the_extra_it_is_named(model: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tflite", None)
     with pytest.raises(UsageError, match="the extra tflite is not installed") as caught:
         tflite_model.read_tflite(model.read_bytes(), "net.tflite")
-    assert caught.value.hint == "pip install 'onnxtile[tflite]'"
+    assert caught.value.hint == of_extra("tflite")
 
 
 @pytest.mark.parametrize(

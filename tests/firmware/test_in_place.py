@@ -72,7 +72,7 @@ SAFE = {
 def test_kernels_that_are_the_same_in_place_stay_there(operator: str) -> None:
     whole = program(planned(SAFE[operator]))
     assert any(
-        call.places["o0"] in [place for name, place in call.places.items() if name != "o0"]
+        call.addresses["o0"] in [address for name, address in call.addresses.items() if name != "o0"]
         for call in flat(whole.calls)
         if isinstance(call, KernelCall) and call.kernel.op_type == operator
     )
@@ -101,6 +101,6 @@ def test_a_result_in_the_midst_of_an_operand_is_noticed() -> None:
     kernel = next(
         call for call in flat(whole.calls) if isinstance(call, KernelCall) and call.kernel.op_type == "Softmax"
     )
-    moved = replace(kernel, places={**kernel.places, "o0": kernel.places["i0"].at(8)})
+    moved = replace(kernel, addresses={**kernel.addresses, "o0": kernel.addresses["i0"].at(8)})
     found = in_place.checked(replace(whole, calls=(moved,), results=()), tools())
     assert found.copied == {"Softmax": 1}

@@ -119,7 +119,7 @@ KINDS = {
 
 
 def _with_weights(
-    body: str, dtype: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str
+    body: str, dtype: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, floats: Any = np.float32
 ) -> onnx.ModelProto:
     """Return a model of `body`, which reads the weights `w`, stored as `q`, and a bias `b` of 48 elements."""
     random = np.random.default_rng(1)
@@ -132,9 +132,9 @@ def _with_weights(
     model.graph.initializer.extend(
         [
             helper.make_tensor("q", kind, sizes, random.integers(low, high, sizes).ravel().tolist()),
-            numpy_helper.from_array(random.uniform(0.01, 0.1, scales).astype(np.float32), "s"),
+            numpy_helper.from_array(random.uniform(0.01, 0.1, scales).astype(floats), "s"),
             helper.make_tensor("z", kind, scales, zeros.ravel().tolist()),
-            numpy_helper.from_array(random.normal(size=48).astype(np.float32), "b"),
+            numpy_helper.from_array(random.normal(size=48).astype(floats), "b"),
         ]
     )
     return onnx.shape_inference.infer_shapes(model)
@@ -231,6 +231,27 @@ def test_products_convolutions_and_gathers_unpack_their_weights(
     body: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, dtype: str
 ) -> None:
     _require_packed(_with_weights(body, dtype, sizes, scales, attributes))
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", ["int4", "uint8"])
+@pytest.mark.parametrize(
+    ("body", "sizes", "scales", "attributes"),
+    [
+        ("(float16[3, 96] x) => (float16[3, 48] y) { y = MatMul(x, w) }", (96, 48), (48,), "axis = 1"),
+        (
+            "(float16[1, 96] x) => (float16[1, 48] y) { y = Gemm <transB = 1> (x, w, b) }",
+            (48, 96),
+            (48, 3),
+            "block_size = 32",
+        ),
+        ("(int64[3, 2] x) => (float16[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
+    ],
+)
+def test_scales_of_16_bits_unpack_weights_too(
+    body: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, dtype: str
+) -> None:
+    _require_packed(_with_weights(body, dtype, sizes, scales, attributes, np.float16))
 
 
 @needs_cc

@@ -19,6 +19,7 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.model.feeds import ANYTHING
 from onnxtile.model.formula import SizeFormula
+from onnxtile.system.errors import UsageError
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
@@ -59,6 +60,12 @@ RECURRENT = """g (float[t, 1, 8] x, float[1, 1, 4] before) => (float[1, 1, 4] af
 CONSTANTS: dict[str, Any] = {
     **{"table": (8, 8), "scale": (8,), "filter": (4, 3, 3, 3), "gates": (1, 12, 8), "gates_of_state": (1, 12, 4)},
     **{"gates_of_cells": (1, 16, 8), "gates_of_cell_states": (1, 16, 4)},
+    **{
+        "groups": np.array([1, 2, 2, 1, 1]),
+        "joined": np.array([1, 4, -1, 8]),
+        "ones": np.ones(4, np.int64),
+        "axis": np.array(2),
+    },
     **{"last": np.array([2]), "middle": np.array([1]), "split": np.array([4, 2])},
     **{"factors": np.array([1, 1, 2, 2], np.float32), "ends": np.array([0, 0, 1, 1, 0, 0, 1, 1])},
 }
@@ -165,6 +172,34 @@ def test_a_cache_grows_from_empty_and_again_after_a_reset(tmp_path: Path) -> Non
     assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
 
 
+CACHE = """g (float[1, 4, s, 8] q, float[1, 2, s, 8] k, float[1, 2, s, 8] v, float[1, 2, past, 8] past_k, float[1, 2, past, 8] past_v) =>
+    (float[1, 4, s, 8] y, float[1, 2, t, 8] present_k, float[1, 2, t, 8] present_v) {"""
+APPENDED = "present_k = Concat<axis = 2>(past_k, k) present_v = Concat<axis = 2>(past_v, v)"
+REPEATED = """{0}4 = Unsqueeze(present_{0}, last) {0}5 = Expand({0}4, groups) {0}6 = Reshape({0}5, joined)"""
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y, present_k, present_v = Attention(q, k, v, , past_k, past_v)",
+        f"""{APPENDED} {REPEATED.format("k")} {REPEATED.format("v")}
+        turned = Transpose<perm = [0, 1, 3, 2]>(k6) scores = MatMul(q, turned) shares = Softmax(scores) y = MatMul(shares, v6)""",
+    ],
+)
+def test_operators_on_a_state_that_grows_read_its_rows_where_they_are(body: str) -> None:
+    made = built(model(f"{CACHE} {body} }}"), {"past": "0:7", "s": "1:2"}, state="found")
+    assert made.proof.equal and made.proof.runs == 8 and made.source.workspace == 0
+
+
+@needs_cc
+def test_what_reads_a_state_that_grows_as_one_piece_is_named() -> None:
+    body = f"{APPENDED} y = Tile(q, ones) wide = Pad(present_k, ends)"
+    text = f"{CACHE} {body} }}".replace(") {", ", float[1, 2, u, 10] wide) {", 1)
+    with pytest.raises(UsageError, match=r"'wide' \(Pad\): it reads or writes a growing state as one piece"):
+        built(model(text), {"past": "0:7", "s": "1:2"}, state="found")
+
+
 @needs_cc
 @pytest.mark.parametrize(
     "command",
@@ -226,11 +261,22 @@ def test_a_number_is_a_product_of_sizes_or_none() -> None:
     batch, length = SizeFormula.symbol("batch"), SizeFormula.symbol("length")
     points = SizePoints.of({"batch": (1, 3), "length": (1, 8)}, [batch, length, length // 2])
     assert points.points[0] == {"batch": 3, "length": 8}
+    for name in ("batch", "length"):
+        assert {point[name] % 2 for point in points.points[1:]} == {0, 1} and min(
+            point[name] for point in points.points
+        ) > 1
 
     def values(formula: SizeFormula) -> list[int]:
         return [formula.at(point) for point in points.points]
 
-    for formula in (length, length * 12 + 3, batch * length * 4, (length // 2) * batch, batch * length * length):
+    for formula in (
+        length,
+        length * 12 + 3,
+        batch * length * 4,
+        (length // 2) * batch,
+        (length // 2) * 2,
+        batch * length * length,
+    ):
         assert points.number(values(formula)) == formula
     assert points.number([7] * len(points.points)) == 7
     right = values(batch * length)

@@ -61,4 +61,4 @@ def test_a_body_is_a_graph_of_its_own() -> None:
     then = branch.bodies[0].graph
     assert {tensor.name: tensor.role for tensor in then.tensors} == {"a": AROUND, "u": ARENA}
     assert [graph.tensors[read.tensor].name for read in branch.reads] == ["p", "a"]
-    assert then.shares(("in place",)) is not None and not then.after[0]
+    assert then.shares() is not None and not then.after[0]

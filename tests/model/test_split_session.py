@@ -165,6 +165,7 @@ def test_functions_and_unread_results_come_along() -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_session, "_MOST_HELD", 100)
     model = ir.from_proto(MAKERS["wide"](200))
     x = TensorMemory.of(sample_feeds(model, known, seed=1)["x"], ir.DataType.FLOAT)
     y = TensorMemory.empty(ir.DataType.FLOAT, x.shape, len(x.data))
@@ -181,6 +182,22 @@ def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) 
     pieces.run_in_place({"x": x.binding}, {model.graph.outputs[0].name or "": y.binding})
     pieces.run({"x": np.ones(x.shape, np.float32)})
     assert len(made) == 2 * len(pieces._pieces)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_of_a_model_that_is_not_large_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(MAKERS["wide"](200))
+    pieces = SplitSession(model)
+    monkeypatch.setattr(split_session, "Session", None)
+    feeds = sample_feeds(model, known, seed=1)
+    first, second = pieces.run(feeds), pieces.run(feeds)
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+def test_results_own_their_bytes_where_a_node_reads_many_values() -> None:
+    model = ir.from_proto(MAKERS["wide"](3_600))
+    results = SplitSession(model).run(sample_feeds(model, known, seed=1))
+    assert all(array.flags.owndata for array in results.values())
 
 
 @pytest.mark.slow

@@ -137,6 +137,14 @@ def test_what_is_inside_a_meta_op_is_not_explained(tiny: Tiny) -> None:
     assert "'sigmoid.inputs[0] in gate.inputs' does not hold" in explanation.attempts[0].stopped.reason
 
 
+def test_a_site_that_was_fused_is_no_partial_match(tiny: Tiny) -> None:
+    """A Neg may begin the query; the Exp behind it is in the meta-op."""
+    model = tiny.model("a = Neg(x)\nb = Exp(a)\ny = Tanh(b)")
+    explanation = api.explain(model, "(Neg | Exp)->Tanh")
+    assert explanation.fused == 1
+    assert explanation.attempts == ()
+
+
 def test_weights_that_two_products_read_are_the_reason(tiny: Tiny) -> None:
     body = "r = MatMul(q, k)\nw = Softmax<axis=-1>(r)\na = MatMul(w, u)\nb = MatMul(w, v)\ny = Add(a, b)"
     explanation = api.explain(tiny.model(body, shape="2,8,8"), "ScaledDotProductAttention")
@@ -158,6 +166,7 @@ def test_every_match_is_accounted_for(rapidocr: Callable[[str], Path]) -> None:
             assert "has the same nodes" in match.detail and any(repr(call) in match.detail for call in calls)
     shown = str([part.plain for part in for_explain(explanation.to_dict()) if isinstance(part, Text)])
     assert "6 matches, 2 fused, 4 overlapped" in shown
+    assert "overlapped inside the fused matches, and so no site of their own: 4" in shown
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from onnxtile.system.registry import data_folder
 from tests.cli.conftest import run
 
 __all__ = ["run"]
@@ -27,8 +26,8 @@ verify = false
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path) -> None:
-    shutil.copyfile(data_folder("models") / "transformer.onnx", tmp_path / "m.onnx")
+def _files(tmp_path: Path, shallow: Path) -> None:
+    shutil.copyfile(shallow, tmp_path / "m.onnx")
     (tmp_path / "p.toml").write_text(PIPELINE)
 
 
@@ -44,7 +43,7 @@ def test_a_figure_that_is_worse_than_in_the_baseline_is_exit_1(run: Run, tmp_pat
     done = run("run", "p.toml", "m.onnx", "--baseline", "base.json", "--json", "now.json")
     assert (done.code, done.err) == (1, "")
     assert f"baseline.arena: {arena:,}, and is to be at most {arena - 64:,}" in done.out
-    assert "baseline.fused: 25, and is to be at least 26" in done.out
+    assert "baseline.fused: 3, and is to be at least 4" in done.out
     budgets = {
         one["budget"]: one["met"] for one in json.loads((tmp_path / "now.json").read_text())["models"][0]["budgets"]
     }
@@ -71,14 +70,14 @@ def test_the_summary_as_junit_and_markdown(run: Run, tmp_path: Path) -> None:
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("p", "2", "1")
     good, bad = suite
     assert good.get("name") == "m.onnx" and good.find("failure") is None
-    assert "fused: 25" in (good.findtext("system-out") or "")
+    assert "fused: 3" in (good.findtext("system-out") or "")
     failure = bad.find("failure")
     assert bad.get("name") == "bad <&|.onnx" and failure is not None
     assert "not an ONNX model" in (failure.get("message") or "")
     lines = (tmp_path / "run.md").read_text().splitlines()
     assert lines[0] == "## p: 1 passed, 1 failed"
     assert lines[2].startswith("| model | result | nodes | fused |")
-    assert lines[4].startswith("| m.onnx | passed | ") and " | 25 | " in lines[4]
+    assert lines[4].startswith("| m.onnx | passed | ") and " | 3 | " in lines[4]
     assert lines[5].startswith("| bad \\<\\&\\|.onnx | **failed** |")
     assert all(line.count(" | ") == lines[2].count(" | ") for line in lines[3:6] if not line.startswith("|---"))
     done = run("run", "p.toml", "m.onnx", "--junit", "nowhere/run.xml")

@@ -23,7 +23,6 @@ from onnxtile.pipeline.step import PipelineStep
 from onnxtile.pipeline.workers import Workers
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
-from onnxtile.system.registry import data_folder
 from onnxtile.verbs.list import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions
 
@@ -124,19 +123,20 @@ def test_a_dry_run_writes_nothing(pipeline: Callable[[str], Pipeline], model: Pa
     assert sorted(tmp_path.iterdir()) == before
 
 
-def _models(folder: Path) -> list[Path]:
-    names = ["a.onnx", "broken.onnx", "b.onnx"]
-    for name in names:
-        shutil.copyfile(data_folder("models") / "transformer.onnx", folder / name)
-    (folder / "broken.onnx").write_text("this is no model")
-    return [folder / name for name in names]
+@pytest.fixture
+def models(tmp_path: Path, shallow: Path) -> list[Path]:
+    """Three files, of which the second is no model."""
+    files = [tmp_path / name for name in ("a.onnx", "broken.onnx", "b.onnx")]
+    for file in files:
+        shutil.copyfile(shallow, file)
+    files[1].write_text("this is no model")
+    return files
 
 
 @pytest.mark.parametrize("workers", [Workers(), Workers(2), Workers(2, "threading")], ids=str)
 def test_a_model_that_fails_does_not_stop_the_others(
-    pipeline: Callable[[str], Pipeline], tmp_path: Path, workers: Workers
+    pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, workers: Workers
 ) -> None:
-    models = _models(tmp_path)
     heard: list[str] = []
     result = run(
         pipeline('[[steps]]\ndo = "fuse"\nverify = false'),
@@ -153,11 +153,12 @@ def test_a_model_that_fails_does_not_stop_the_others(
     assert heard
 
 
-def test_it_is_the_same_wherever_it_runs(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
-    models = _models(tmp_path)[::2]
+def test_it_is_the_same_wherever_it_runs(
+    pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path
+) -> None:
     made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
     for folder, workers in (("one", Workers()), ("two", Workers(2))):
-        run(made, models, Destination(tmp_path / folder), workers)
+        run(made, models[::2], Destination(tmp_path / folder), workers)
     for name in ("a.deploy.onnx", "b.deploy.onnx"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -170,8 +171,9 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_cluster_of_two_workers(pipeline: Callable[[str], Pipeline], tmp_path: Path, cluster: str) -> None:
-    models = _models(tmp_path)
+def test_a_cluster_of_two_workers(
+    pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, cluster: str
+) -> None:
     workers = Workers(2, "dask", cluster)
     result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Destination(tmp_path / "out"), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
@@ -224,14 +226,14 @@ def mute() -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("address", ["nobody", "tcp://127.0.0.1:9", "mute"])
 def test_a_scheduler_that_does_not_answer(
-    pipeline: Callable[[str], Pipeline], tmp_path: Path, mute: str, address: str, monkeypatch: pytest.MonkeyPatch
+    pipeline: Callable[[str], Pipeline], models: list[Path], mute: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
     workers = Workers(2, "dask", mute if address == "mute" else address)
-    for models in (_models(tmp_path), _models(tmp_path)[:1]):
+    for some in (models, models[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):
-            run(pipeline('[[steps]]\ndo = "fuse"'), models, Destination(), workers)
+            run(pipeline('[[steps]]\ndo = "fuse"'), some, Destination(), workers)
 
 
 def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
@@ -240,7 +242,7 @@ def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, backend: str) -> None:
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], backend: str) -> None:
     if backend == "dask":
         pytest.importorskip("distributed")
 
@@ -250,7 +252,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(tmp_path: Path, bac
         return Outcome(OptionNames("none", "none", ()), "")
 
     pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
-    result = run(pipeline, _models(tmp_path), Destination(), Workers(2, backend))
+    result = run(pipeline, models, Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
 
@@ -312,14 +314,13 @@ def test_workers_that_make_no_sense(arguments: tuple[int, str, str | None]) -> N
 @pytest.mark.parametrize("workers", [Workers(), Workers(2)], ids=str)
 @pytest.mark.parametrize("taken", ["b.deploy.report.json", "b.deploy.onnx", "b.deploy.plan.csv"])
 def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
-    pipeline: Callable[[str], Pipeline], tmp_path: Path, taken: str, workers: Workers
+    pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, taken: str, workers: Workers
 ) -> None:
     """A folder stands in its place."""
-    models = _models(tmp_path)[::2]
     shutil.copyfile(models[0], tmp_path / "c.onnx")
     (tmp_path / taken).mkdir()
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
-    result = run(made, [*models, tmp_path / "c.onnx"], Destination(), workers)
+    result = run(made, [*models[::2], tmp_path / "c.onnx"], Destination(), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert f"{taken} is a folder" in str(result.to_dict()["models"][1]["error"])
     assert (tmp_path / "c.deploy.onnx").exists() and not (tmp_path / "b.deploy.onnx").is_file()
@@ -328,11 +329,9 @@ def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
 
 
 def test_a_full_disk_is_in_the_report_of_its_model(
-    pipeline: Callable[[str], Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from onnxtile.verbs.flows.results import save
-
-    models = _models(tmp_path)[::2]
 
     def full(model: object, path: Path, **options: object) -> None:
         if path.name == "a.deploy.onnx":
@@ -341,7 +340,7 @@ def test_a_full_disk_is_in_the_report_of_its_model(
 
     monkeypatch.setattr("onnxtile.pipeline.run.save", full)
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
-    result = run(made, models)
+    result = run(made, models[::2])
     assert [report.passed for report in result.reports] == [False, True]
     assert "No space left" in json.loads((tmp_path / "a.deploy.report.json").read_text())["error"]
     assert not (tmp_path / "a.deploy.plan.csv").exists() and not list(tmp_path.glob(".onnxtile*"))

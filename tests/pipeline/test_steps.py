@@ -17,7 +17,6 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import verbs
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
-from onnxtile.system.registry import data_folder
 
 STEPS = verbs()
 NO_STEP = {
@@ -41,8 +40,8 @@ def _step(name: str) -> type:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> Callable[[str], Pipeline]:
-    shutil.copyfile(data_folder("models") / "transformer.onnx", tmp_path / "net.onnx")
+def pipeline(tmp_path: Path, shallow: Path) -> Callable[[str], Pipeline]:
+    shutil.copyfile(shallow, tmp_path / "net.onnx")
 
     def made(text: str) -> Pipeline:
         (tmp_path / "p.toml").write_text(text)
@@ -55,7 +54,7 @@ def test_plan_takes_what_the_command_takes(pipeline: Callable[[str], Pipeline], 
     made = pipeline(
         """[[steps]]
 do = "plan"
-capacity = {sram = "128KiB", dram = "8MiB"}
+capacity = {sram = "20KiB", dram = "8MiB"}
 order = "min-peak"
 target = {streams = 2}
 search = "low"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import onnx.parser
 import onnx_ir as ir
+import pytest
 from hypothesis import strategies as st
 
 from onnxtile.arena.run import ArenaVerdict, arena_run
@@ -18,7 +20,7 @@ from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels
-from onnxtile.kernels.kernel_graph import KernelGraph
+from onnxtile.kernels.kernel_graph import KernelGraph, Schedule, Share
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import load
@@ -53,6 +55,21 @@ class InputsOfRuns(Wanted):
 
     def feeds(self, model: ir.Model, sizes: Sizes, runs: int, *, seed: int = 0) -> list[Mapping[str, Any]]:
         return list(self.sets) or super().feeds(model, sizes, self.count or runs, seed=seed)
+
+
+@contextmanager
+def sharing_by(rules: Collection[str] | None) -> Iterator[None]:
+    """Let tensors of planned models, also in their bodies, share bytes by `rules` and as views alone; by all with None."""
+
+    of_all = KernelGraph.shares
+
+    def limited(graph: KernelGraph, schedule: Schedule | None = None) -> Iterator[Share]:
+        return (share for share in of_all(graph, schedule) if share.kind == "view" or share.kind in (rules or ()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        if rules is not None:
+            patch.setattr(KernelGraph, "shares", limited)
+        yield
 
 
 @dataclass(frozen=True)
@@ -91,9 +108,10 @@ class Case:
         require(self.model, result, self.shapes, self.constants)
         return result
 
-    def unchecked(self, **options: Any) -> PlanResult:
-        """Return the plan of the model, which may be wrong."""
-        return plan_model(self.model, self.shapes, self.constants, PlanSettings(**options))
+    def unchecked(self, share: Collection[str] | None = None, **options: Any) -> PlanResult:
+        """Return the plan of the model, which may be wrong; with `share`, tensors share bytes by these rules and as views alone."""
+        with sharing_by(share):
+            return plan_model(self.model, self.shapes, self.constants, PlanSettings(**options))
 
     def audit(self, result: PlanResult) -> Audit:
         """Return what the check of published plans finds."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import KernelGraph, Schedule
 from onnxtile.planning.layout import Layout, layouts
-from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, SchedulingContext
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
@@ -51,7 +50,7 @@ def with_fewer_aliases(graph: KernelGraph) -> Iterator[KernelGraph]:
 
 
 def laid_out(graph: KernelGraph, alignment: int, needs: Needs = NO_NEEDS) -> tuple[Layout, ...]:
-    return tuple(layouts(OrderSearch(graph, alignment), EVERY, 1, SHARING, needs))
+    return tuple(layouts(OrderSearch(graph, alignment), EVERY, 1, needs))
 
 
 PLACINGS: list[dict[str, Any]] = [

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 from onnxtile import api
 from onnxtile.model.load import load
 from onnxtile.planning.layout import layouts
-from onnxtile.planning.model_plan import SHARING
 from onnxtile.planning.ordering import every_order
 from onnxtile.planning.ordering import every_order as chains
 from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
@@ -104,7 +103,7 @@ def test_nodes_that_measure_sizes_do_not_make_a_graph_wide(monkeypatch: pytest.M
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)
-    (layout,) = layouts(OrderSearch(case.graph(io=io), 4), find_order("any"), 1, SHARING)
+    (layout,) = layouts(OrderSearch(case.graph(io=io), 4), find_order("any"), 1)
     assert isinstance(layout.order, InEveryOrder)
     claims, own = layout._claims, layout.order
     expected = set()
@@ -149,6 +148,6 @@ def test_constants_that_nodes_compute_take_no_chain() -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
     graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
     case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
-    (layout,) = layouts(OrderSearch(case.graph(), 64), find_order("any"), 1, SHARING)
+    (layout,) = layouts(OrderSearch(case.graph(), 64), find_order("any"), 1)
     assert isinstance(layout.order, InEveryOrder)
     assert layout.order.chains.count == 1

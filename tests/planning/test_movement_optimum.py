@@ -18,6 +18,7 @@ from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.movement.uses import covered
 from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.resolve import resolve
+from tests.planning.conftest import sharing_by
 from tests.planning.movement_optimum import SmallKernel, SmallMovement
 
 UNIT = 64
@@ -72,8 +73,9 @@ def moved(graph: SmallMovement) -> tuple[MovementResult, list[int]]:
     """Return the movement of a plan without aliases, and the numbers of the kernels in its order."""
     model = model_of(graph)
     capacity = {"sram": UNIT * graph.capacity, "dram": 1 << 20}
-    wanted = PlanSettings(order="auto", share=frozenset(), capacity=capacity)
-    result = plan_with_movement(model, resolve(model), Constants(model), wanted).result
+    wanted = PlanSettings(order="auto", capacity=capacity)
+    with sharing_by(()):
+        result = plan_with_movement(model, resolve(model), Constants(model), wanted).result
     assert result.movement is not None
     numbers = {kernel.result: number for number, kernel in enumerate(graph.kernels)}
     return result.movement, [numbers[name] for name in result.schedule if name in numbers]

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from onnxtile.kernels.kernel_graph import KernelGraph
 from onnxtile.kernels.liveness import live_ranges
 from onnxtile.planning.layout import Layout, layouts
-from onnxtile.planning.ordering.order_search import ALL_RULES, OrderSearch
+from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import find_order
 from onnxtile.planning.sharing import AliasSets
 from tests.kernels.plain import Memory, kernel_graphs
 
+ALL_RULES = frozenset({"view", "in place", "cut", "join"})
 RULES = [frozenset(some) for count in range(5) for some in combinations(sorted(ALL_RULES), count)]
 
 
 def laid_out(graph: KernelGraph, order: str, alignment: int, rules: frozenset[str]) -> list[Layout]:
-    return list(layouts(OrderSearch(graph, alignment), find_order(order), 1, rules))
+    return list(layouts(OrderSearch(graph.sharing_by(rules), alignment), find_order(order), 1))
 
 
 def places(layout: Layout) -> dict[int, tuple[int, int]]:

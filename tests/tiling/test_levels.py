@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling import choose as search
 from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.levels import Nest
-from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find, from_file
+from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find
 from onnxtile.tiling.result import TiledNode
 from tests.tiling.conftest import Bench, Tiled
+from tests.tiling.test_choice import serpentine
 from tests.tiling.test_models import before, meaning, without_weights
 
 # The bytes that a schedule moves, counted tile by tile: shares no code and no formula with the package.
@@ -32,15 +33,6 @@ from tests.tiling.test_models import before, meaning, without_weights
 Place = dict[str, int]
 """The number of something along m, k and n."""
 OPERANDS = ("mk", "kn", "mn")
-
-
-def back_and_forth(counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the places of three nested loops, of which each turns back where it ended."""
-    outer, middle, inner = counts
-    for step in range(outer * middle * inner):
-        row, third = divmod(step, inner)
-        first, second = divmod(row, middle)
-        yield first, second if first % 2 == 0 else middle - 1 - second, third if row % 2 == 0 else inner - 1 - third
 
 
 class Level:
@@ -77,7 +69,7 @@ def moved_inside(sizes: Sequence[int], outer: Sequence[int], tile: Sequence[int]
         lengths = [min(step, size - at) for step, size, at in zip(outer, sizes, corner, strict=True)]
         counts = {axis: -(-x // step) for axis, x, step in zip("mkn", lengths, tile, strict=True)}
         array.clear()
-        for at in back_and_forth([counts[axis] for axis in order]):
+        for at in serpentine([counts[axis] for axis in order]):
             inside = dict(zip(order, at, strict=True))
             first = {a: c + inside[a] * step for a, c, step in zip("mkn", corner, tile, strict=True)}
             ends = {a: c + x for a, c, x in zip("mkn", corner, lengths, strict=True)}
@@ -128,7 +120,7 @@ def test_the_choice_has_an_outer_tile_that_moves_the_fewest_bytes(
         counts = {axis: -(-size // step) for axis, size, step in zip("mkn", sizes, outer, strict=True)}
         for order in ORDERS:
             slow = Level(weights)
-            for at in back_and_forth([counts[axis] for axis in order]):
+            for at in serpentine([counts[axis] for axis in order]):
                 place = dict(zip(order, at, strict=True))
                 slow.visit(place, {a: min(s, x - place[a] * s) for a, s, x in zip("mkn", outer, sizes, strict=True)})
             best = slow.moved if best is None else min(best, slow.moved)
@@ -318,7 +310,7 @@ def test_a_table_of_an_operator_has_the_outer_memory_of_the_file_or_its_own(tmp_
         [operator.MatMul.outer]
         memory = 512
     """
-    limits = from_file(written(tmp_path, text))
+    limits = find(written(tmp_path, text))
     assert limits.of_operator("MatMulInteger").outer_memory == 4096
     assert limits.of_operator("Gemm") == Limits(4, outer_memory=4096)
     assert limits.of_operator("MatMul") == Limits(8, outer_memory=512)
@@ -339,7 +331,7 @@ def test_a_table_of_an_operator_has_the_outer_memory_of_the_file_or_its_own(tmp_
 def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Path, text: str, where: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as error:
-        from_file(path)
+        find(path)
     assert str(error.value).startswith(f"{path}{where}")
 
 

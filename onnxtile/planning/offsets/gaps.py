@@ -35,23 +35,6 @@ class LiveIndex:
         return numbers
 
 
-class ConflictIndex:
-    """The buffers of a problem by live range: n buffers with d conflicts each take n searches of about d steps.
-
-    Buffers with outlines count as live with all bytes in their whole live range.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._lower, self._upper = problem.live_ranges
-        self._index = LiveIndex(self._lower, self._upper)
-        self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
-
-    def of(self, i: int) -> Ints:
-        """Return the numbers of the buffers in conflict with buffer `i`, itself included."""
-        met = self._index.met(self._lower[i], self._upper[i])
-        return met if i not in self._extra_conflicts else np.concatenate((met, self._extra_conflicts[i]))
-
-
 Choose = Callable[[Ints], int]
 """Given the room in each gap in bytes (negative: too small), lowest gap first, returns the index of the gap to take; -1 is the space
 above all."""

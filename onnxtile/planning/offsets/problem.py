@@ -350,7 +350,8 @@ class OverCapacity(Infeasible):
         assert problem.capacity is not None
         hopeless = problem.lower_bound > problem.capacity
         need = problem.lower_bound if hopeless else plan.size
-        self.step = problem.peak[1] if hopeless else _step_of_the_top(problem, plan)
+        top = max(problem.buffers, key=lambda b: (plan.offsets[b.name] + problem.footprint(b), -b.lower))
+        self.step = problem.peak[1] if hopeless else top.lower
         self.shortfall = need - problem.capacity
         self.arena = arena
         self.live = problem.live_at(self.step)
@@ -385,7 +386,3 @@ def align(size: int, alignment: int) -> int:
     128
     """
     return (size + alignment - 1) & -alignment
-
-
-def _step_of_the_top(problem: Problem, plan: OffsetPlan) -> int:
-    return max(problem.buffers, key=lambda b: (plan.offsets[b.name] + problem.footprint(b), -b.lower)).lower

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from itertools import pairwise
 
@@ -26,15 +26,13 @@ from onnxtile.system.dataclass import dataclass
 # The ordering problem of a graph: the bytes of its tensors, in units that are written and read as a whole.
 
 
-def ordering_problem(
-    graph: KernelGraph, rules: Collection[str], alignment: int, workspaces: Iterable[WorkspaceBuffer] = ()
-) -> OrderingProblem:
-    """Return the problem of ordering the kernels of `graph`, where every alias by `rules` between tensors in the arena is taken.
+def ordering_problem(graph: KernelGraph, alignment: int, workspaces: Iterable[WorkspaceBuffer] = ()) -> OrderingProblem:
+    """Return the problem of ordering the kernels of `graph`, where every alias between tensors in the arena is taken.
 
     Aliases may exclude each other, so no plan has a lower peak than the best order of this problem. Tensors with the same content have the
     same units; a Slice reads only its own bytes. A tensor without parts takes multiples of `alignment` bytes, as `workspaces` do.
     """
-    units = _Units(graph, rules, alignment)
+    units = _Units(graph, alignment)
     touches = []
     for kernel in graph.kernels:
         written = (unit for tensor in kernel.makes for unit in units.of(tensor))
@@ -64,15 +62,15 @@ def ordering_problem(
 
 
 class _Units:
-    """The units of bytes of the tensors of `graph` in the arena; unit n has `sizes[n]` bytes. The aliases by `rules` are `taken`.
+    """The units of bytes of the tensors of `graph` in the arena; unit n has `sizes[n]` bytes. Aliases are `taken`.
 
     A unit holds bytes of one tensor, its origin: no other tensor and no read of a part has some of them and not the others. Tensors that
     aliases or states connect may lie in one buffer, where a tensor need not be aligned once another has parts.
     """
 
-    def __init__(self, graph: KernelGraph, rules: Collection[str], alignment: int) -> None:
+    def __init__(self, graph: KernelGraph, alignment: int) -> None:
         sizes = graph.sizes(graph.own_order)
-        self.taken = [share for share in graph.shares(rules) if share.result in sizes and share.operand in sizes]
+        self.taken = [share for share in graph.shares() if share.result in sizes and share.operand in sizes]
         known: dict[int, list[Share]] = {}
         groups = _Groups()
         for first, second in (*((share.result, share.operand) for share in self.taken), *graph.states):
@@ -147,10 +145,6 @@ class _Groups:
         self._known[self.of(first)] = self.of(second)
 
 
-ALL_RULES = frozenset({"view", "in place", "cut", "join"})
-"""The rules of aliases."""
-
-
 @dataclass
 class OrderSearch:
     """The searches of the orders of `graph`. Buffers take multiples of `alignment` bytes.
@@ -162,7 +156,7 @@ class OrderSearch:
     graph: KernelGraph
     alignment: int
     peak_first: bool = True
-    _problems: list[tuple[frozenset[str], Needs, OrderingProblem]] = field(default_factory=list, init=False)
+    _problems: list[tuple[Needs, OrderingProblem]] = field(default_factory=list, init=False)
     _order_of: dict[int, FoundOrder] = field(default_factory=dict, init=False)
 
     @property
@@ -170,10 +164,10 @@ class OrderSearch:
         """Whether the graph has too many kernels to search all its orders."""
         return len(self.graph.kernels) > WIDEST
 
-    def orders(self, rules: Collection[str], needs: Needs) -> Iterator[Schedule]:
-        """Yield orders of the least peak that is found where all aliases by `rules` are taken, each once."""
+    def orders(self, needs: Needs) -> Iterator[Schedule]:
+        """Yield orders of the least peak that is found where all aliases are taken, each once."""
         yielded: set[tuple[int, ...]] = set()
-        for order in self._orders(self._problem(rules, needs)):
+        for order in self._orders(self._problem(needs)):
             if order not in yielded:
                 yielded.add(order)
                 yield Schedule(order)
@@ -192,26 +186,25 @@ class OrderSearch:
         `needs` are the workspaces, with the least bytes of bodies. All aliases count as taken, also where two exclude each other, so the
         bound may be too low, never too high. It is exact where the search ends and all aliases are possible.
         """
-        problem = self._problem(ALL_RULES, needs)
+        problem = self._problem(needs)
         if self.is_wide:
             return align(bound_of(problem, heights(problem, range(len(problem.after)))), self.alignment)
         return align(self._search(problem).bound, self.alignment)
 
-    def known_peak(self, rules: Collection[str], needs: Needs) -> int:
+    def known_peak(self, needs: Needs) -> int:
         """Return the peak of the orders that `orders` yields, which is no larger than that of the file's order; 0 if not searched yet."""
-        for known, of, problem in self._problems:
-            if known == frozenset(rules) and of == needs and id(problem) in self._order_of:
+        for of, problem in self._problems:
+            if of == needs and id(problem) in self._order_of:
                 return self._order_of[id(problem)].peak
         return 0
 
-    def _problem(self, rules: Collection[str], needs: Needs) -> OrderingProblem:
-        wanted = frozenset(rules)
-        for known, of, problem in self._problems:
-            if known == wanted and of == needs:
+    def _problem(self, needs: Needs) -> OrderingProblem:
+        for of, problem in self._problems:
+            if of == needs:
                 return problem
         workspaces = needs.workspaces(self.graph, self.graph.own_order)
-        problem = ordering_problem(self.graph, wanted, self.alignment, workspaces)
-        self._problems.append((wanted, needs, problem))
+        problem = ordering_problem(self.graph, self.alignment, workspaces)
+        self._problems.append((needs, problem))
         return problem
 
     def _search(self, problem: OrderingProblem) -> FoundOrder:

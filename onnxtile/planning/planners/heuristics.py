@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxtile.kernels.liveness import Ints
-from onnxtile.planning.offsets.gaps import ConflictIndex, Fitter, by_birth, by_size, tightest
+from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_birth, by_size, tightest
 from onnxtile.planning.offsets.problem import Problem, align, size_of
 from onnxtile.planning.planner import Planner, heuristic
 
@@ -66,7 +66,8 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
 
     In the order of first steps, the number of slots is the smallest possible: a new slot is opened only where all others are in use.
     """
-    conflict_index = ConflictIndex(problem)
+    lower, upper = problem.live_ranges
+    index = LiveIndex(lower, upper)
     slots = _pinned(problem)
     slot_of = np.full(len(problem.buffers), -1)
     widths = np.zeros(len(problem.buffers), np.int64)
@@ -79,7 +80,8 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
         size = problem.footprints[i]
         if not size or slot_of[i] >= 0:
             continue
-        taken = slot_of[conflict_index.of(i)]
+        others = np.array(problem.extra_conflicts.get(i, ()), np.int64)
+        taken = slot_of[np.concatenate((index.met(lower[i], upper[i]), others))]
         is_free = np.ones(len(slots), bool)
         is_free[taken[taken >= 0]] = False
         is_free &= (fixed[: len(slots)] == 0) | (fixed[: len(slots)] >= size)

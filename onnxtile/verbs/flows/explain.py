@@ -95,7 +95,7 @@ class Explanation(VerbResult):
     """
 
     verb: ClassVar[str] = "explain"
-    JSON = "pattern fused refused attempts reasons matches beginnings earlier already causes"
+    JSON = "pattern fused refused attempts reasons matches beginnings earlier already causes repeated"
 
     pattern: str
     fused: int
@@ -127,6 +127,12 @@ class Explanation(VerbResult):
             groups.setdefault(shown.setdefault(unquoted(reason), reason), []).append(match.root)
         causes = (Cause(len(roots), reason, roots[0]) for reason, roots in groups.items())
         return tuple(sorted(causes, key=lambda cause: -cause.sites))
+
+    @property
+    def repeated(self) -> int:
+        """How many matches overlap fused ones, and have no node outside them."""
+        in_calls = {vertex for match in self.matches if match.fate == FUSED for vertex in match.vertices}
+        return sum(match.fate == OVERLAPPED and in_calls.issuperset(match.vertices) for match in self.matches)
 
     @property
     def summary(self) -> str:
@@ -174,7 +180,7 @@ def explain(options: ExplainOptions) -> Explanation:
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
         with wanted.located(i):
-            stops = explain_program(matcher, program)
+            stops = explain_program(matcher, program, wanted.name)
         for stopped in stops:
             other = best.get(stopped.root)
             if other is None or len(other.stopped.nodes) < len(stopped.nodes):

@@ -358,13 +358,9 @@ class TiledModel(RewrittenModel):
     verdict: Verdict | None
     sites: tuple[TileVerdict, ...] = ()
     peaks: Mapping[str, Mapping[str, int]] | None = None
-    """For each way to accumulate the bytes that live at once, at most: in the whole `model`, and inside `layers` that are tiled."""
     arena: ArenaChange = field(default_factory=ArenaChange)
-    """The bytes of the arena before and after."""
     opset: OpsetChange = field(default_factory=OpsetChange)
-    """The opset before and after."""
     warnings: tuple[str, ...] = ()
-    """One line for each of: nothing was tiled, nodes exceed the limits, the arena grew."""
 
     @property
     def summary(self) -> str:
@@ -469,11 +465,8 @@ class PlannedModel(ModelResult):
     verdict: ArenaVerdict | StateVerdict | RangeVerdict | None
     not_run: str | None = None
     firmware: Firmware | None = None
-    """The program in C, its proof and its bytes; None where it was not asked for."""
     open_sizes: OpenSizes | None = None
-    """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
     largest: LargestSize | None = None
-    """The largest size of a dimension that fits; None where it was not asked for."""
 
     @property
     def summary(self) -> str:
@@ -635,13 +628,9 @@ class FittedModel(RewrittenModel):
     tiled: TileResult | None = None
     curve: FitCurve | None = None
     speeds: str = ""
-    """The target by whose speeds the times are estimated."""
     streamed: tuple[StreamedInput, ...] = ()
-    """The inputs that come row by row."""
     plan_inputs: Callable[[], tuple[InputPlace, ...]] = field(default=tuple, compare=False)
-    """Plans the arena with inputs in the other place, too: that takes as long as the plan."""
     open_sizes: OpenSizes | None = None
-    """The sizes that were taken for dimensions which the file leaves open; None where it leaves none."""
 
     @cached_property
     def inputs(self) -> tuple[InputPlace, ...]:
@@ -736,9 +725,7 @@ class FitCurve(VerbResult):
 
     points: tuple[CurvePoint, ...]
     model: str = ""
-    """The name of the model's file; empty for a model in memory."""
     command: str = ""
-    """The command line that makes the model of a point, with the point's arena as capacity."""
 
     @property
     def summary(self) -> str:

@@ -200,7 +200,9 @@ def tile(settings: TileOptions) -> TiledModel:
     tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
-    plan = ArenaPlan(original, _shapes_for_original(known, tiled, original) if verify else known)
+    # The tiled model is a clone where it is verified.
+    originals = dict(zip(values(tiled), values(original), strict=True)) if verify else {}
+    plan = ArenaPlan(original, known.of_copies(originals) if verify else known)
     progress("tiling")
     ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
@@ -243,11 +245,6 @@ def run(options: TileOptions) -> Outcome:
     """Do what the command and the step `tile` ask for."""
     result = tile.from_options(options)
     return Outcome(result, "tile", result.draft)
-
-
-def _shapes_for_original(known: Shapes, model: ir.Model, clone: ir.Model) -> Shapes:
-    """Return the shapes of `model` for the values of its clone."""
-    return known.of_copies(dict(zip(values(model), values(clone), strict=True)))
 
 
 def _verdicts(

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import PlannedBuffer
-from onnxtile.firmware.program import ARENA, CONSTANT, WORKSPACE, BytePlace, TensorForm
+from onnxtile.firmware.program import ARENA, CONSTANT, WORKSPACE, ByteAddress, TensorForm
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.planning.offsets.problem import align
@@ -32,18 +32,18 @@ class ProgramMemory:
     workspace: int = 0
     _numbers: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
 
-    def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
-        """Return the place of a constant; equal ones are one."""
+    def constant(self, array: Array, tensor: TensorForm) -> ByteAddress:
+        """Return the address of a constant; equal ones are one."""
         plain = np.ascontiguousarray(array)
         key = (tensor.dtype, tensor.sizes, blake2b(plain.data).digest())
         if key not in self._numbers:
             self._numbers[key] = len(self.arrays)
             self.arrays.append(plain)
-        return BytePlace(CONSTANT, self._numbers[key])
+        return ByteAddress(CONSTANT, self._numbers[key])
 
 
-class ValuePlaces:
-    """The places of the values of one graph and its bodies.
+class ValueAddresses:
+    """The addresses of the values of one graph and its bodies.
 
     Where it is a meta-op, its buffers are in the workspace from `base` on; `end` is the end of the workspace that is in use around it.
     `strides` are those of growing states, by name.
@@ -65,24 +65,24 @@ class ValuePlaces:
         self.facts = LayoutFacts(*opened, spread=frozenset(self._strides))
         self.end = end
         self._arenas, self._base = arenas, base
-        self._places: dict[ir.Value, BytePlace] = {}
+        self._addresses: dict[ir.Value, ByteAddress] = {}
 
     def __contains__(self, value: object) -> bool:
-        return value in self._places
+        return value in self._addresses
 
-    def __getitem__(self, value: ir.Value) -> BytePlace:
-        return self._places[value]
+    def __getitem__(self, value: ir.Value) -> ByteAddress:
+        return self._addresses[value]
 
-    def __setitem__(self, value: ir.Value, place: BytePlace) -> None:
-        self._places[value] = place
+    def __setitem__(self, value: ir.Value, address: ByteAddress) -> None:
+        self._addresses[value] = address
 
-    def get(self, value: ir.Value | None) -> BytePlace | None:
-        """Return the place of a value that has bytes outside flash, None for any other."""
-        return None if value is None else self._places.get(value)
+    def get(self, value: ir.Value | None) -> ByteAddress | None:
+        """Return the address of a value that has bytes outside flash, None for any other."""
+        return None if value is None else self._addresses.get(value)
 
-    def setdefault(self, value: ir.Value, place: BytePlace) -> BytePlace:
-        """Return the place of `value`, which is `place` where it has none yet."""
-        return self._places.setdefault(value, place)
+    def setdefault(self, value: ir.Value, address: ByteAddress) -> ByteAddress:
+        """Return the address of `value`, which is `address` where it has none yet."""
+        return self._addresses.setdefault(value, address)
 
     def add_buffers(self, graph: ir.Graph, buffers: Iterable[PlannedBuffer]) -> None:
         """Give the values of `graph` the addresses of their `buffers`."""
@@ -93,20 +93,20 @@ class ValuePlaces:
             if row is None:
                 continue
             if self._base is None:
-                self._places[value] = BytePlace(ARENA, self._arenas[row.arena], row.offset)
+                self._addresses[value] = ByteAddress(ARENA, self._arenas[row.arena], row.offset)
             else:
-                self._places[value] = BytePlace(WORKSPACE, 0, self._base + row.offset)
+                self._addresses[value] = ByteAddress(WORKSPACE, 0, self._base + row.offset)
 
-    def of(self, value: ir.Value) -> BytePlace:
-        """Return the place of `value`, that of a constant in flash. Raises UsageError where it has none."""
-        if value in self._places:
-            return self._places[value]
+    def of(self, value: ir.Value) -> ByteAddress:
+        """Return the address of `value`, that of a constant in flash. Raises UsageError where it has none."""
+        if value in self._addresses:
+            return self._addresses[value]
         if value in self.constants:
             return self.constant(self.constants.array(value), self.tensor(value))
         raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
 
-    def constant(self, array: Array, tensor: TensorForm) -> BytePlace:
-        """Return the place of a constant in flash."""
+    def constant(self, array: Array, tensor: TensorForm) -> ByteAddress:
+        """Return the address of a constant in flash."""
         return self.memory.constant(array, tensor)
 
     def tensor(self, value: ir.Value) -> TensorForm:
@@ -122,9 +122,9 @@ class ValuePlaces:
             raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
         return TensorForm(int(dtype), sizes, self._strides.get(value, ()))
 
-    def cell(self, size: int, alignment: int = 8) -> BytePlace:
+    def cell(self, size: int, alignment: int = 8) -> ByteAddress:
         """Return bytes of the workspace that nothing else has until this graph ends."""
         at = align(self.end, alignment)
         self.end = at + size
         self.memory.workspace = max(self.memory.workspace, self.end)
-        return BytePlace(WORKSPACE, 0, at)
+        return ByteAddress(WORKSPACE, 0, at)
