@@ -54,9 +54,15 @@ class TomlFile:
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
 
 
+_OF_MODELS = frozenset({".onnx", ".tflite"})
+"""Endings of files that are no TOML, however they begin."""
+
+
 def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> TomlFile:
     """Return the TOML file at `path`. Raises an error of `kind` with file and line; `hint` is for a file that is not there."""
     require_readable(path, kind, hint=hint)
+    if path.suffix in _OF_MODELS:
+        raise kind(f"{path}: this is a model, not a TOML file")
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
