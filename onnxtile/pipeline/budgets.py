@@ -146,8 +146,8 @@ class Budgets(pydantic.BaseModel):
         for meta_op, least in self.min_fused.items():
             count = figures.get("fused_by", {}).get(meta_op, 0)
             kept = figures.get("already", {}).get(meta_op, {}) if count < least else {}
-            cause = ", ".join(f"{number:,} {operator}" for operator, number in kept.items())
-            cause = f"already one node: {cause}" if cause else None
+            nodes = ", ".join(f"{number:,} {operator}" for operator, number in kept.items())
+            cause = f"already one node: {nodes}" if nodes else None
             yield Judged(f"min_fused.{meta_op}", least, count, count >= least, cause)
 
 
