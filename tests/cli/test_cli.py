@@ -126,6 +126,7 @@ def test_fuse_ends_with_1_where_no_pattern_that_was_named_matches(
     assert done.code == code
     assert ("no pattern that was named matches" in done.err) == (code == 1)
     assert (folder / "m.fused.onnx").exists() == (code == 0)
+    assert ("verified" in done.out) == (code == 0), "of a model that is not written nothing is said"
     listed = ", ".join(f"'{pattern}'" for pattern in patterns)
     (folder / "p.toml").write_text("[[steps]]\ndo = 'fuse'\n" + (f"patterns = [{listed}]\n" if patterns else ""))
     assert run("run", "p.toml", "m.onnx", "--dry-run").code == code
