@@ -350,8 +350,10 @@ def _read(path: Path) -> ir.Model:
 
 def _read_whole(path: Path) -> onnx.ModelProto:
     if path.stat().st_size > _MOST_READ:
-        hint = "a larger model has its weights in external data"
-        raise ModelError(f"{path}: no ONNX model can be read from a file of 2 GiB or more", hint=hint)
+        hint = "keep the weights in external data"
+        raise ModelError(
+            f"{path}: not an ONNX model, or one in a form of which protobuf reads less than 2 GiB", hint=hint
+        )
     with path.open("rb") as file:
         first = file.read(1)
     if first == b"\0":

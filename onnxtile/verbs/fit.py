@@ -113,9 +113,11 @@ def _read_time(value: Any) -> str:
     from onnxtile.planning.offsets.effort import parse_effort
 
     try:
-        parse_effort(None, str(value).strip())
+        effort = parse_effort(None, str(value).strip())
     except UsageError:
         raise values.Unreadable("this is not a time", hint="write 30s, 500ms or 2min") from None
+    if not effort.seconds:
+        raise values.Unreadable("a search takes some time", hint="write 30s, 500ms or 2min")
     return str(value).strip()
 
 

@@ -38,7 +38,16 @@ from tests.cli.conftest import Run, files
         (("fuse", "m.onnx", "-o", "/dev/full", "-p", "LayerNorm", "--no-verify"), ("/dev/full", "No space left")),
         (("match", "m.onnx", "MatMul", "--json", "/dev/full"), ("/dev/full", "No space left")),
         (("demo", "m.onnx"), ("m.onnx",)),
-        (("run", "m.onnx", "m.onnx"), ("m.onnx:1: this is not UTF-8 text",)),
+        (("run", "m.onnx", "m.onnx"), ("m.onnx: this is a model, not a TOML file",)),
+        (
+            ("plan", "m.onnx", "--io", "inside", "--io", "outside"),
+            ("--io 'outside'", "given twice, with inside before"),
+        ),
+        (("fit", "m.onnx", "--capacity", "1KiB", "--search", "0s"), ("--search '0s'", "a search takes some time")),
+        (
+            ("fuse", "m.onnx", "--explain", "LayerNorm", "-o", "e.onnx"),
+            ("--explain writes no model", "leave --output out"),
+        ),
         (("run", "p.toml", "m.onnx", "-o", "m.onnx"), ("-o names a folder",)),
         (("run", "p.toml", "m.onnx", "m.onnx"), ("written to one file",)),
         (
