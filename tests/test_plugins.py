@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -287,3 +290,66 @@ def test_a_broken_verb_is_one_line_of_the_command(install: Install, tmp_path: Pa
     assert done.returncode == 2
     assert done.stderr.startswith("error: the plug-in 'count' of acme-onnx (group onnxtile.verbs) cannot be used: ")
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+FOREIGN = """<ir_version: 9, opset_import: ["": 18, "acme": 1]>
+g (float[4,8] x) => (float[4,8] y) <float[4,8] b> { a = Abs(x)  b = acme.HardTanh(a)  y = Neg(b) }"""
+_TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(name="extending")
+def _extending(tmp_path: Path) -> Callable[[str], Path]:
+    """Return what installs the example of docs/extending.md that begins at the heading "An operator"."""
+    text = (ROOT / "docs" / "extending.md").read_text().partition("## An operator")[2].partition("\n## ")[0]
+    files = dict(_TITLED.findall(text))
+    groups = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
+    onnx.save(onnx.parser.parse_model(FOREIGN), tmp_path / "foreign.onnx")
+
+    def install(group: str) -> Path:
+        used = {name: points for name, points in groups.items() if name.startswith(group)}
+        points = "".join(f"[{name}]\n" + "".join(f"{k} = {v}\n" for k, v in p.items()) for name, p in used.items())
+        modules = {Path(name).stem: text for name, text in files.items() if name.endswith(".py")}
+        distribution(tmp_path / "site", points, **modules)
+        return tmp_path / "site"
+
+    return install
+
+
+def test_an_operator_of_another_distribution_is_planned_as_the_page_says(
+    extending: Callable[[str], Path], tmp_path: Path
+) -> None:
+    site = extending("onnxtile.")
+    written = ("-o", "p.onnx", "--emit", "p.certificate.json")
+    done = _command(site, tmp_path, "plan", "foreign.onnx", "--no-verify", "--io", "outside", *written, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["peak"] == 128, "one tensor of 4 × 8 floats: HardTanh writes over it"
+    assert _command(site, tmp_path, "plan", "p.onnx", "--check", "p.onnx").returncode == 0
+    assert _command(site, tmp_path, "fit", "foreign.onnx", "--no-verify", "--capacity", "200").returncode == 0
+    script = [sys.executable, str(ROOT / "onnxtile/check/check_account.py"), "p.onnx", "p.certificate.json"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    proved = subprocess.run(script, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert proved.returncode == 0, proved.stdout + proved.stderr
+
+
+def test_an_operator_that_only_the_planner_lets_write_over_its_operand_is_refused_with_what_helps(
+    extending: Callable[[str], Path], tmp_path: Path
+) -> None:
+    site = extending("onnxtile.families")
+    done = _command(site, tmp_path, "plan", "foreign.onnx", "--no-verify")
+    assert done.returncode == 1
+    assert "no entry point of the group onnxtile.check lets acme::HardTanh write over it" in done.stderr
+    assert "docs/extending.md" in done.stderr and "report" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "table", ["def", "OVER = 3", 'OVER = {"acme::HardTanh": 0}', 'OVER = {"acme::HardTanh": ["x"]}']
+)
+def test_a_table_of_the_check_that_is_none_is_one_line(
+    extending: Callable[[str], Path], tmp_path: Path, table: str
+) -> None:
+    site = extending("onnxtile.")
+    (site / "acme_onnx" / "check.py").write_text(table)
+    done = _command(site, tmp_path, "plan", "foreign.onnx", "--no-verify")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the plug-in 'acme' of acme-onnx (group onnxtile.check) cannot be used: ")
+    assert len(done.stderr.splitlines()) == 1

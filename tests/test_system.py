@@ -38,7 +38,7 @@ from onnxtile.system.errors import (
 )
 from onnxtile.system.files import real, require_readable, require_writable
 from onnxtile.system.text import as_csv, as_json, bytes_of, compact, text_of, whole
-from onnxtile.tiling.limits import from_file as limits_file
+from onnxtile.tiling.limits import find as limits_file
 
 # Errors: one line for the user, a hint, an exit code.
 

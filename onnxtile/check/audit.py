@@ -22,6 +22,7 @@ from onnxtile.check.addresses import (
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
 from onnxtile.check.graph import Graph, GraphModel, GraphNode
 from onnxtile.check.movement import wrong_movement
+from onnxtile.check.operators import UnusableTable
 from onnxtile.check.ranges import (
     DocumentAtSizes,
     SizeOfSymbols,
@@ -48,7 +49,7 @@ from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import CheckFailed
+from onnxtile.system.errors import CheckFailed, OnnxtileError
 from onnxtile.system.process import collector_paused
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def check(
 def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -> Audit:
     """Return the faults of `claims`, the published plan of `model`.
 
-    `digest` is the digest of the model's file, compared where the plan has one, too.
+    `digest` is the digest of the model's file, compared where the plan has one, too. Raises OnnxtileError for an entry point that cannot be
+    used.
     """
     if claims.alignment < 1 or claims.alignment & (claims.alignment - 1):
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
@@ -123,7 +125,10 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
     fixed = FixedPlaces.of(claims, model.graph)
     walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
     walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
-    seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
+    try:
+        seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
+    except UnusableTable as error:
+        raise OnnxtileError(str(error), hint="update it, or uninstall it") from error
     failures = walk.failures
     failures += fixed.failures(claims)
     failures += stated.failures
@@ -191,7 +196,8 @@ def require(
     audit = check(model, claims, shapes, constants, digest)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
-        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint="please report it with the model")
+        hint = audit.failures[0].hint or "please report it with the model"
+        raise CheckFailed(f"the plan is not sound: {audit.failures[0]}{more}", hint=hint)
     return audit
 
 

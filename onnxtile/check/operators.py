@@ -11,7 +11,10 @@ pooling, LRN, Hardmax), or move elements (Transpose, Gather, Tile), may not.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import index
 
 _ROUNDING = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]
 _EXPONENTIAL = ["Erf", "Exp", "Log"]
@@ -39,16 +42,7 @@ _ARITHMETIC = ["Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "PRelu", "Pow",
 _COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
 _LOGICAL = ["And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"]
 
-ANY_OPERAND = None
-WRITES_OVER: Mapping[str, frozenset[int] | None] = {
-    **dict.fromkeys([*_ONE_ELEMENT, *_BY_ROW_OR_CHANNEL, *_UPDATING], frozenset({0})),
-    **dict.fromkeys([*_ARITHMETIC, *_COMPARING, *_LOGICAL], ANY_OPERAND),
-    "Gemm": frozenset({2}),
-    "Where": frozenset({1, 2}),
-}
-"""By operator, the indices of the operands that output 0 may be written over, where shapes and element sizes are equal."""
-
-CONTRIBUTED_OVER: Mapping[str, frozenset[int]] = {
+_CONTRIBUTED_OVER: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
         ["BiasGelu", "Gelu", "LinearAttentionGate", "MurmurHash3", "SampleOp", "ScaledSiLU"], frozenset({0})
     ),
@@ -67,9 +61,19 @@ CONTRIBUTED_OVER: Mapping[str, frozenset[int]] = {
     "SkipLayerNormalization": frozenset({0, 1}),
     "SkipSimplifiedLayerNormalization": frozenset({0, 1}),
 }
-"""The same for operators of onnxruntime's domain. FusedConv and FusedGemm add their last operand to the product element by element."""
+"""Operators of onnxruntime's domain. FusedConv and FusedGemm add their last operand to the product element by element."""
 
-SUMMING = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+ANY_OPERAND = None
+WRITES_OVER: Mapping[str, frozenset[int] | None] = {
+    **dict.fromkeys([*_ONE_ELEMENT, *_BY_ROW_OR_CHANNEL, *_UPDATING], frozenset({0})),
+    **dict.fromkeys([*_ARITHMETIC, *_COMPARING, *_LOGICAL], ANY_OPERAND),
+    "Gemm": frozenset({2}),
+    "Where": frozenset({1, 2}),
+    **{f"com.microsoft::{name}": places for name, places in _CONTRIBUTED_OVER.items()},
+}
+"""By operator, the indices of the operands that output 0 may be written over, where shapes and element sizes are equal."""
+
+SUMMING = frozenset({f"com.microsoft::Skip{name}" for name in ("LayerNormalization", "SimplifiedLayerNormalization")})
 """Of those, the operators whose results may each be written over: they also give the sum of both operands, computed by element."""
 
 SAME_ELEMENTS = frozenset({"Cast", "CastLike", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -113,7 +117,6 @@ _REDUCING = [
 WITHOUT_PRODUCTS: frozenset[str] = frozenset(
     {
         *(name for name in WRITES_OVER if name not in FACTORS),
-        *(name for name in map("com.microsoft::{}".format, CONTRIBUTED_OVER) if name not in FACTORS),
         *(*SAME_ELEMENTS, *TAKES_PARTS, *JOINS, *_MOVING, *_REDUCING),
     }
 )
@@ -140,6 +143,46 @@ DRAWING = frozenset(
 
 OF_CONTAINERS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional")
 """The first letters of the operators of sequences and optionals, which are never constant."""
+
+
+DECLARED = "onnxtile.check"
+"""The group of entry points by which other distributions say what operators of their own domains write over.
+
+Each names a table such as WRITES_OVER. The rows of these operators, by which the planner goes, are not read.
+"""
+
+
+class UnusableTable(ValueError):
+    """The table of an entry point that cannot be read, in one line."""
+
+
+def places_over(domain: str, operator: str) -> frozenset[int] | None:
+    """Return the operands that `operator`, whose name begins with its `domain`, may write over: none of one that is in no table.
+
+    Raises UnusableTable.
+    """
+    if domain in PURE_DOMAINS:
+        return WRITES_OVER.get(operator, frozenset())
+    return _declared(tuple(sys.path)).get(operator, frozenset())
+
+
+@cache
+def _declared(_path: tuple[str, ...]) -> Mapping[str, frozenset[int] | None]:
+    """Return the tables of the distributions on the path, put together."""
+    from importlib.metadata import entry_points
+
+    tables: dict[str, frozenset[int] | None] = {}
+    for point in entry_points(group=DECLARED):
+        try:
+            table = point.load().items()
+            tables |= {name: places if places is None else frozenset(map(index, places)) for name, places in table}
+        except Exception as error:
+            owner = "an unknown distribution" if point.dist is None else point.dist.name
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UnusableTable(
+                f"the plug-in {point.name!r} of {owner} (group {DECLARED}) cannot be used: {reason}"
+            ) from error
+    return tables
 
 
 def appends(operator: str) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from onnxtile.check.addresses import Holder, Placing, bytes_read
 from onnxtile.check.graph import GraphNode, Value
+from onnxtile.check.operators import DECLARED, PURE_DOMAINS
 from onnxtile.check.sharing import Link, RunOrder, links
 from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
 from onnxtile.system.dataclass import dataclass
@@ -159,8 +160,11 @@ def _unconnected(
         if value not in reached and row.size:
             maker = value.maker
             operator = "a graph input" if maker is None else maker.op_type
-            reason = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}"
-            yield PlanFailure(reason, (row.name, holder.row.name), row.first)
+            reason, hint = f"{row.place} ({operator}) is no lawful alias of {holder.row.place}", ""
+            if maker is not None and maker.function is None and maker.domain not in PURE_DOMAINS:
+                reason += f": no entry point of the group {DECLARED} lets {maker.operator} write over it"
+                hint = "docs/extending.md, An operator, says how a package declares that"
+            yield PlanFailure(reason, (row.name, holder.row.name), row.first, hint=hint)
 
 
 class _Read(NamedTuple):

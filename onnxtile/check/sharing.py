@@ -388,26 +388,20 @@ def written_over(node: GraphNode) -> Iterator[Link]:
 
 def _places_over(node: GraphNode) -> frozenset[int]:
     """Return the indices of the operands that `node` may write over."""
-    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
-    if node.domain == "com.microsoft" and node.function is None:
-        return (
-            table.CONTRIBUTED_OVER.get(node.op_type, frozenset())
-            if is_alone or node.op_type in table.SUMMING
-            else frozenset()
-        )
-    if not node.is_standard:
+    if node.function is not None:
         return node.over
-    if node.op_type not in table.WRITES_OVER or not is_alone or not _is_by_element(node):
+    is_alone = [value for value in node.outputs if value.name] == [*node.outputs[:1]]
+    if not (is_alone or node.operator in table.SUMMING) or not _is_by_element(node):
         return frozenset()
-    places = table.WRITES_OVER[node.op_type]
+    places = table.places_over(node.domain, node.operator)
     return frozenset(range(len(node.inputs))) if places is None else places
 
 
 def _is_by_element(node: GraphNode) -> bool:
     """Return whether the attributes of `node` choose the form that is in the table."""
-    if node.op_type == "Gelu":  # kernels of the tanh form read elements that they have written
+    if node.operator == "Gelu":  # kernels of the tanh form read elements that they have written
         return bool(node.attributes.get("approximate", "none") == "none")
-    if node.op_type == "BatchNormalization":
+    if node.operator == "BatchNormalization":
         name, wanted = ("is_test", 1) if node.opset < 7 else ("training_mode", 0)
         return node.number(name, 0) == wanted
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePath
@@ -323,7 +323,7 @@ class Job:
     ) -> None:
         """Render all that `outcome` is shown as, then write `files`, what `save` writes, and --json, then print the tables.
 
-        Nothing is printed where stdout is taken (by `target`, too).
+        The last line names the files, --json apart. Nothing is printed where stdout is taken (by `target`, too).
         """
         shown = bool(outcome.table) and not self.quiet and self.as_json != "-" and target != "-"
         parts = _tables(content, outcome.table) if shown else []
@@ -337,7 +337,8 @@ class Job:
         console = Console()
         if not console.is_terminal:
             console.width = 10_000  # in a pipe there is no edge to wrap at
-        for part in parts if target is None else [*parts, line(f"written: {target}")]:
+        written = [*([] if target is None else [target]), *map(str, files or ())]
+        for part in [*parts, line(f"written: {', '.join(written)}")] if written else parts:
             for row in short(part) if console.is_terminal else [plain(part)]:
                 console.print(row, crop=console.is_terminal)
 
@@ -410,9 +411,10 @@ def _default(parameter: VerbParameter) -> Any:
 
 def _annotation(parameter: VerbParameter) -> Any:
     """Return the type and the looks of a parameter as typer has them: a flag, a text or several; what they mean is read later."""
-    several = parameter.kind.several
-    kind: Any = bool if parameter.kind.flag else list[str] if several else str
     about, default = parameter.about, parameter.shown_default
+    # Of an option that takes one value, all that are given come, so that a second one is noticed.
+    several = parameter.kind.several or isinstance(about, Option)
+    kind: Any = bool if parameter.kind.flag else list[str] if several else str
     text = about.help + (f" [{default}]" if default else "")
     how: dict[str, Any] = {"metavar": parameter.metavar, "show_default": False, "autocompletion": complete(parameter)}
     if not isinstance(about, Option):
@@ -444,7 +446,17 @@ def _value(parameter: VerbParameter, text: Any) -> Any:
         if kind.lone and len(text) == 1 and "=" not in text[0]:
             return kind.from_text(text[0])
         return _table(parameter, text)
-    return [kind.from_text(entry) for entry in text] if kind.several else kind.from_text(text)
+    if kind.several:
+        return [kind.from_text(entry) for entry in text]
+    return kind.from_text(text if isinstance(text, str) else _only(parameter, text))
+
+
+def _only(parameter: VerbParameter, texts: Sequence[str]) -> str:
+    """Return the text of an option that takes one value. Raises UsageError where it is given twice, with two values."""
+    other = next((text for text in texts if text != texts[0]), None)
+    if other is not None:
+        raise invalid(parameter.name, other, reason=f"it is given twice, with {texts[0]} before")
+    return texts[0]
 
 
 def _table(parameter: VerbParameter, texts: Iterable[str]) -> dict[str, Any]:

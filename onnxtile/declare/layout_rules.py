@@ -116,4 +116,6 @@ def _read_layout(value: Any) -> LayoutRules | Path:
     return LayoutRules.of(value) if isinstance(value, Mapping) else read_file(value)
 
 
-LAYOUT = ValueKind(_read_layout)
+LAYOUT = ValueKind(
+    _read_layout, forms=('"layout.toml"', '{"pins": {"x": 4096}, "places": {"y": "sram"}, "keep": ["z"]}')
+)

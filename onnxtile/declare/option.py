@@ -405,7 +405,9 @@ def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None
 def _doc(text: str, declaration: Any) -> str:
     """Return the docstring of a function with a line for each option."""
     known = sorted(parameters(declaration).items(), key=lambda entry: isinstance(entry[1].about, Option))
-    rows = [f"    {name}: {_meaning(parameter)}{_default_shown(parameter)}" for name, parameter in known]
+    rows = [
+        f"    {name}: {_meaning(parameter)}{_default_shown(parameter)}{_forms(parameter)}" for name, parameter in known
+    ]
     return inspect.cleandoc(text) + "\n\nArguments and options:\n" + "\n".join(rows) + "\n"
 
 
@@ -417,6 +419,12 @@ def _meaning(parameter: VerbParameter) -> str:
 
 def _default_shown(parameter: VerbParameter) -> str:
     return f" [{parameter.shown_default}]" if parameter.shown_default else ""
+
+
+def _forms(parameter: VerbParameter) -> str:
+    """Return a line with an example of each form of the value; nothing where its type says all."""
+    forms = ", ".join(f"{parameter.name}={form}" for form in parameter.kind.forms)
+    return f"\n        {forms}" if forms else ""
 
 
 def with_progress(settings: O, progress: Any) -> O:

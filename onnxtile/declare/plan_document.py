@@ -625,13 +625,15 @@ def _adapter() -> pydantic.TypeAdapter[PlanDocument]:
 class PlanFailure:
     """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
 
-    `body` is the body that has the fault, as "node/attribute"; empty for the main graph.
+    `body` is the body that has the fault, as "node/attribute"; empty for the main graph. `hint` is what helps, where the plan was made so
+    by what a user gave.
     """
 
     reason: str
     names: tuple[str, ...] = ()
     step: int | None = None
     body: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         where = f"in {self.body}: " if self.body else ""
@@ -639,4 +641,4 @@ class PlanFailure:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {**vars(self), "names": list(self.names)}
+        return {"reason": self.reason, "names": list(self.names), "step": self.step, "body": self.body}

@@ -40,6 +40,7 @@ class ValueKind:
 
     `from_text` turns one text of the command line into what `read` takes. An option with `several` may be given more than once; `pair`
     ("NAME=N") says that each of these texts is one entry of a table, and `lone` that a single text without "=" stands for itself.
+    `forms` are examples in Python, one of each form, which the docstrings of verbs show.
     """
 
     read: Callable[[Any], Any]
@@ -48,6 +49,7 @@ class ValueKind:
     pair: str = ""
     lone: bool = False
     flag: bool = False
+    forms: tuple[str, ...] = ()
 
 
 T = TypeVar("T")
@@ -438,24 +440,37 @@ def read_target(value: Any) -> str | Mapping[str, Any]:
 
 
 FLAG = ValueKind(read_flag, flag=True)
-TARGET = ValueKind(read_target)
+TARGET = ValueKind(read_target, forms=('"cortex-m7"', '{"memory": "64KiB", "macs_per_second": "4G"}'))
 COUNT = ValueKind(read_count, number_or_text)
-RUNS = ValueKind(read_runs, number_or_text, several=True)
-LIMITS = ValueKind(read_limits, number_or_text, several=True)
+RUNS = ValueKind(read_runs, number_or_text, several=True, forms=("8", '[8, "60s", "4GiB"]'))
+LIMITS = ValueKind(read_limits, number_or_text, several=True, forms=('"60s"', '["60s", "4GiB"]'))
 NATURAL = ValueKind(read_natural, number_or_text)
-SIZE = ValueKind(read_size, number_or_text)
-SIZES = ValueKind(read_sizes, several=True, pair="NAME=SIZE", lone=True)
+SIZE = ValueKind(read_size, number_or_text, forms=("64", '"4KiB"'))
+SIZES = ValueKind(
+    read_sizes, several=True, pair="NAME=SIZE", lone=True, forms=('"256KiB"', '{"sram": "64KiB", "dram": "8MiB"}')
+)
 TEXT = ValueKind(read_text)
 TEXTS = ValueKind(read_texts, several=True)
-PATTERNS = ValueKind(read_patterns, several=True)
+PATTERNS = ValueKind(read_patterns, several=True, forms=('"LayerNorm"', '["my.toml", ("Linear", "MatMul-*>Add")]'))
 FILE = ValueKind(read_file)
 SOURCE = ValueKind(read_source, Path)
 PLAN = ValueKind(read_plan)
 FILES = ValueKind(read_files, several=True)
-DIMS = ValueKind(read_dims, number_or_text, several=True, pair="NAME=N")
-SHAPES = ValueKind(read_shapes, several=True, pair="INPUT=1x3x224x224")
-INPUTS = ValueKind(read_inputs, several=True)
-STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True)
+DIMS = ValueKind(
+    read_dims,
+    number_or_text,
+    several=True,
+    pair="NAME=N",
+    forms=('{"batch": 8, "total": "past + 1"}', '{"batch": (1, 8)}', '{"found": (None, 8)}'),
+)
+SHAPES = ValueKind(
+    read_shapes,
+    several=True,
+    pair="INPUT=1x3x224x224",
+    forms=('{"image": (1, 3, 224, 224)}', '{"image": (1, 3, 8, (1, 64))}'),
+)
+INPUTS = ValueKind(read_inputs, several=True, forms=('"inputs.npz"', '{"ids": (0, 30522)}'))
+STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True, forms=('"found"', '{"past": "present"}'))
 RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
 SPEED = ValueKind(read_speed, number_or_text)
 ANY = ValueKind(lambda value: value)

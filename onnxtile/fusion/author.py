@@ -33,7 +33,7 @@ def find_nodes(model: ir.Model, names: Sequence[str]) -> list[ir.Node]:
     known |= {name: node for node, name in node_ids(model.graph.all_nodes()).items()}
     missing = [name for name in names if name not in known]
     if missing:
-        raise UsageError(f"the model has no node {missing[0]!r}", hint="onnxtile match MODEL '.' lists all nodes")
+        raise UsageError(f"the model has no node {missing[0]!r}", hint="onnxtile inspect MODEL lists all nodes")
     return [known[name] for name in dict.fromkeys(names)]
 
 

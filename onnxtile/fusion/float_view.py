@@ -25,6 +25,7 @@ from onnxtile.model.node_kinds import (
     quantises_at_run,
     sums_integers,
 )
+from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import graphs_in, roots
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import names_where, quantised_form
@@ -198,7 +199,7 @@ class _ViewWriter:
         if any(scale is not None and not self._is_constant(scale) for scale in scales):
             return stored
         # Before opset 13, DequantizeLinear had one scale for all elements, and no axis.
-        has_axis = axis is not None and self.view.model.graph.opset_imports.get("", 1) >= 13
+        has_axis = axis is not None and opset_of(self.view.model) >= 13
         attributes = [ir.AttrInt64("axis", axis)] if axis is not None and has_axis else []
         maker = _node(DEQUANTISING, [stored, *scales], attributes, None)
         maker.outputs[0].name = f"{stored.name} of {node.outputs[0].name}"

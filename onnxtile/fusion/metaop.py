@@ -17,6 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_array, constant_attribute
 from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
 from onnxtile.model.topology import dependencies, has_body, node_id
+from onnxtile.query.graph import is_constant
 from onnxtile.query.match import Match
 from onnxtile.system.dataclass import dataclass
 
@@ -73,7 +74,7 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     Constant nodes among them are left out: a constant belongs to a region as its value, small ones inside, others as inputs. What
     only measures the region for itself (the Shape of scores, by which a mask is cut for them) belongs to it, too.
     """
-    nodes = [node for node in matched if not _is_constant(node, constants)]
+    nodes = [node for node in matched if not is_constant(node, constants)]
     if not nodes:
         return Refusal("it has nothing but constants")
     graph = nodes[0].graph
@@ -160,10 +161,6 @@ def _is_read_within(node: ir.Node, members: set[ir.Node]) -> bool:
     return bool(readers) and not any(_is_read_outside(value, members) for value in node.outputs)
 
 
-def _is_constant(node: ir.Node, constants: Constants) -> bool:
-    return bool(node.outputs) and all(value in constants for value in node.outputs)
-
-
 def _is_small(value: ir.Value, constants: Constants) -> bool:
     """Tell whether `value` may move into the function: a small initializer or Constant node, known without computing."""
     if value not in constants or value.is_graph_output():
@@ -181,7 +178,7 @@ def _is_small(value: ir.Value, constants: Constants) -> bool:
     return constant_array(node).nbytes <= SMALL_BYTES
 
 
-def _is_read_outside(value: ir.Value, members: set[ir.Node]) -> bool:
+def _is_read_outside(value: ir.Value, members: Collection[ir.Node]) -> bool:
     return value.is_graph_output() or any(reader not in members for reader in value.consumers())
 
 
@@ -476,14 +473,8 @@ def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
     """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
     leaving = set(part.leaving)
     read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
-    read |= dict.fromkeys(
-        value for node in part.leaving for value in node.outputs if _is_read_outside_of(value, leaving)
-    )
+    read |= dict.fromkeys(value for node in part.leaving for value in node.outputs if _is_read_outside(value, leaving))
     return tuple(read)
-
-
-def _is_read_outside_of(value: ir.Value, members: Collection[ir.Node]) -> bool:
-    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
 
 
 def _between(members: Iterable[ir.Node]) -> list[ir.Node]:

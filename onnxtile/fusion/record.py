@@ -271,9 +271,7 @@ def restore_value(value: ir.Value, record: ValueRecord) -> None:
     value.metadata_props.update(record.metadata)
     if record.info:
         proto = onnx.ValueInfoProto.FromString(base64.b64decode(record.info, validate=True))
-        known = ir.from_proto(proto)
-        value.type, value.shape, value.doc_string = known.type, known.shape, known.doc_string
-        value.metadata_props.update(known.metadata_props)
+        hand_on(ir.from_proto(proto), value)
     if record.quantization:
         value.meta[_QUANTIZATION] = dict(record.quantization)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.metaop import digest
 from onnxtile.fusion.record import (
     ConstantRecord,
@@ -25,7 +26,7 @@ from onnxtile.fusion.record import (
     take_place,
 )
 from onnxtile.model import keys
-from onnxtile.model.topology import dependencies
+from onnxtile.model.topology import called_functions, dependencies
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 
@@ -33,14 +34,12 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Unfused:
+class Unfused(JsonFields):
     """How many calls were undone, by meta-op."""
 
-    calls: dict[str, int] = field(default_factory=dict)
+    JSON = "unfused=calls"
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of the result."""
-        return {"unfused": self.calls}
+    calls: dict[str, int] = field(default_factory=dict)
 
 
 def unfuse(model: ir.Model) -> Unfused:
@@ -131,10 +130,7 @@ class Undo:
     def restore(self, past: History) -> None:
         """Give the model as a whole what it had before a run: functions, imports, inputs, IR version."""
         model = self._model
-        called = called_functions(model)
-        for identifier, function in list(model.functions.items()):
-            if keys.META_OP in function.metadata_props and identifier not in called:
-                del model.functions[identifier]
+        remove_uncalled(model)
         if not past.domain:
             model.graph.opset_imports.pop(keys.DOMAIN, None)
         for identifier in past.functions:
@@ -297,16 +293,12 @@ def _is_loose(value: ir.Value) -> bool:
     return value.graph is None if node is None else node.graph is None
 
 
-def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """Return the functions that the model's graphs call, directly or by way of functions."""
-    called = {node.op_identifier() for graph in fused_graphs(model) for node in graph}
-    todo = list(called)
-    while todo:
-        function = model.functions.get(todo.pop())
-        inner = {node.op_identifier() for node in function.all_nodes()} - called if function is not None else set()
-        called |= inner
-        todo += inner
-    return called
+def remove_uncalled(model: ir.Model) -> None:
+    """Remove the functions of meta-ops that the graphs of the model do not call, directly or by way of functions."""
+    called = called_functions((node for graph in fused_graphs(model) for node in graph), model)
+    for identifier, function in list(model.functions.items()):
+        if keys.META_OP in function.metadata_props and function not in called:
+            del model.functions[identifier]
 
 
 def _copy(node: ir.Node, record: NodeRecord, operands: list[ir.Value | None], outputs: list[ir.Value]) -> ir.Node:

@@ -190,7 +190,7 @@ def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Calla
 def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
     """Return the bytes that a node reads, of its constants, too, or of all but these."""
     sizes = [tensor.bytes if constants or not tensor.constant else 0 for tensor in inputs]
-    if node.domain not in {"", "ai.onnx"}:
+    if node.domain:
         return _sum(sizes)
     if node.op_type in _READS_NOTHING:
         return 0

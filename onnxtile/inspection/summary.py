@@ -257,8 +257,10 @@ class Remark(JsonFields):
 
 
 @dataclass(frozen=True)
-class Totals:
+class Totals(JsonFields):
     """Sums over the nodes of one graph: MACs, additions of biases and FLOPs by operator, and nodes of which they are not known."""
+
+    JSON = "total by_operator=macs by_operand_types=by_factors bias_additions=additions unknown"
 
     macs: Mapping[str, int]
     additions: Mapping[str, int]
@@ -284,23 +286,15 @@ class Totals:
             add_up({cost.factors: cost.work.total or 0} for cost in layers if cost.factors),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the MACs."""
-        return {
-            "total": sum(self.macs.values()),
-            "by_operator": dict(self.macs),
-            "by_operand_types": dict(self.by_factors),
-            "bias_additions": dict(self.additions),
-            "unknown": [remark.to_dict() for remark in self.unknown],
-        }
+    @property
+    def total(self) -> int:
+        """All MACs."""
+        return sum(self.macs.values())
 
     def flops_to_dict(self) -> dict[str, Any]:
         """Return the JSON of the FLOPs."""
-        return {
-            "total": sum(self.flops.values()),
-            "by_operator": dict(self.flops),
-            "unknown": [remark.to_dict() for remark in self.uncounted],
-        }
+        unknown = [remark.to_dict() for remark in self.uncounted]
+        return {"total": sum(self.flops.values()), "by_operator": dict(self.flops), "unknown": unknown}
 
 
 @dataclass(frozen=True)
@@ -352,6 +346,12 @@ class Inspection(VerbResult):
     - `formulas`: MACs, FLOPs and bytes as formulas of dimensions with ranges; None without ranges.
     - `top`: the nodes that cost most; None where they were not asked for.
     """
+
+    JSON = (
+        "ir_version producer opsets inputs outputs operators parameters macs=_macs flops=_flops traffic "
+        "workspaces=_workspaces nodes=layers unknown conflicts open sizes quantisation=quantised formulas? "
+        "top? tree=modules? training?"
+    )
 
     verb: ClassVar[str] = "inspect"
 
@@ -405,43 +405,23 @@ class Inspection(VerbResult):
         )
 
     @property
+    def _macs(self) -> dict[str, Any]:
+        return {**self.totals.to_dict(), "bodies": self.bodies}
+
+    @property
+    def _flops(self) -> dict[str, Any]:
+        bodies = {name: body.flops_to_dict() for name, body in self.bodies.items()}
+        return {**self.totals.flops_to_dict(), "bodies": bodies}
+
+    @property
+    def _workspaces(self) -> Mapping[str, object]:
+        return summed((layer.node, layer.workspace) for layer in self.layers if layer.workspace != 0)
+
+    @property
     def summary(self) -> str:
         """How many nodes, parameters and multiply-accumulates the model has."""
-        macs = f"{sum(self.totals.macs.values()):,}" if self.formulas is None else str(self.formulas.macs.total)
+        macs = f"{self.totals.total:,}" if self.formulas is None else str(self.formulas.macs.total)
         return f"{len(self.layers):,} nodes, {self.parameters.elements:,} parameters, {macs} MACs"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `inspect`."""
-        totals, bodies = self.totals, self.bodies
-        return {
-            "ir_version": self.ir_version,
-            "producer": self.producer,
-            "opsets": dict(self.opsets),
-            "inputs": [item.to_dict() for item in self.inputs],
-            "outputs": [item.to_dict() for item in self.outputs],
-            "operators": [use.to_dict() for use in self.operators],
-            "parameters": self.parameters.to_dict(),
-            "macs": {
-                **totals.to_dict(),
-                "bodies": {name: body.to_dict() for name, body in bodies.items()},
-            },
-            "flops": {
-                **totals.flops_to_dict(),
-                "bodies": {name: body.flops_to_dict() for name, body in bodies.items()},
-            },
-            "traffic": self.traffic.to_dict(),
-            "workspaces": summed((layer.node, layer.workspace) for layer in self.layers if layer.workspace != 0),
-            "nodes": [layer.to_dict() for layer in self.layers],
-            "unknown": [remark.to_dict() for remark in self.unknown],
-            "conflicts": [remark.to_dict() for remark in self.conflicts],
-            "open": list(self.open),
-            "sizes": dict(self.sizes),
-            "quantisation": [item.to_dict() for item in self.quantised],
-            **({"formulas": self.formulas.to_dict()} if self.formulas is not None else {}),
-            **({"top": self.top.to_dict()} if self.top is not None else {}),
-            **({"tree": [module.to_dict() for module in self.modules]} if self.modules is not None else {}),
-            **({"training": self.training.to_dict()} if self.training is not None else {}),
-        }
 
 
 def summarise(

@@ -60,7 +60,7 @@ def with_branches(
 
 
 def _is_if(node: ir.Node) -> bool:
-    return node.op_type == "If" and node.domain in {"", "ai.onnx"}
+    return node.op_type == "If" and not node.domain
 
 
 def _holds(node: ir.Node, wanted: Collection[ir.Node]) -> bool:

@@ -144,7 +144,7 @@ def _beside(node: ir.Node, shapes: Shapes) -> tuple[str, int | None] | None:
     normalisation the mean and the deviation of each row, attention the logarithm of the sum of its scores, float32.
     """
     op = keys.meta_op(node.op_type) if is_one_operator(node.domain, node.op_type) else node.op_type
-    if node.domain not in {"", "ai.onnx", keys.DOMAIN} or op not in _BESIDE:
+    if node.domain not in {"", keys.DOMAIN} or op not in _BESIDE:
         return None
     if op == "Dropout":
         return "mask", tensor_bytes(node.outputs[0], shapes)

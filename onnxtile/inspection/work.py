@@ -28,7 +28,7 @@ def repetitions(node: ir.Node, shapes: Shapes, constants: Constants) -> dict[str
     A Scan runs once for each slice of what it scans, a Loop as often as its trip count says where that is constant and nothing ends it
     before, an If whose condition is constant one of its branches.
     """
-    if node.domain not in {"", "ai.onnx"}:
+    if node.domain:
         return None
     match node.op_type:
         case "Scan":

@@ -194,13 +194,15 @@ def constant_attribute(value: ir.Value) -> ir.Attr:
     return ir.AttrTensor("value", value.const_value)
 
 
-def prune(values: Iterable[ir.Value], constants: KnownConstants) -> None:
-    """Remove from their graphs the `values` that are constant and unused, and the operators that compute them."""
-    pending = [value for value in values if value in constants]
+def prune(values: Iterable[ir.Value], constants: KnownConstants | None = None) -> None:
+    """Remove from their graphs the `values` that are unused, and the operators that compute them; of `constants`, if given, alone."""
+    pending = [value for value in values if constants is None or value in constants]
     while pending:
         value = pending.pop()
         node, graph = value.producer(), value.graph
         if value.uses() or value.is_graph_output() or graph is None:
+            continue
+        if constants is None and value.is_graph_input():
             continue
         if value.is_initializer():
             assert value.name is not None

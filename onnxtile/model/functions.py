@@ -219,7 +219,7 @@ def add_function(
     The nodes and their bodies read the inputs of the function in the place of the `operands` of its call. Constants of `inline`, such as
     sizes, which compilers need there, are nodes in it.
     """
-    constants = {value: _constant_node(value) for value in inline}
+    constants = {value: constant_node(value) for value in inline}
     inside = {value: ir.Value(name=value.name, type=value.type, shape=value.shape) for value in operands}
     inputs = list(inside.values())
     inside.update((value, node.outputs[0]) for value, node in constants.items())
@@ -234,8 +234,9 @@ def add_function(
     return function
 
 
-def _constant_node(value: ir.Value) -> ir.Node:
+def constant_node(value: ir.Value, result: ir.Value | None = None) -> ir.Node:
+    """Return the node that makes `result`, by default a new value, with the elements of the constant `value`."""
     assert value.const_value is not None
-    inside = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+    inside = result or ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
     attribute = ir.AttrTensor("value", value.const_value)
     return ir.Node("", "Constant", [], [attribute], outputs=[inside], name=value.name)

@@ -10,8 +10,9 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -37,6 +38,10 @@ _LARGE = 2**14
 """A constant of at least this many bytes stays in the file: it has more elements, of any type, than the checker is shown."""
 _WORTH = 2**20
 """Bytes of a file that is not simply read whole."""
+_MOST_FIELDS = 2**16
+"""Fields of a model beside those of its graph: a file with more is no model, or one of so many functions that protobuf reads it sooner."""
+_MOST_READ = 2**31 - 1
+"""Bytes of the longest message that protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""
 
 
 class _Place(NamedTuple):
@@ -123,7 +128,9 @@ def _format_of(path: Path) -> str:
 
 def _read_parts(file: MappedFile) -> MappedModel | None:
     data, places = file.data, dict[str, _Place]()
-    parts = list(fields(data, 0, len(data)))
+    parts = list(islice(fields(data, 0, len(data)), _MOST_FIELDS + 1))
+    if len(parts) > _MOST_FIELDS:
+        return None
     graphs = [part for part in parts if part.number == GRAPH]
     if len(graphs) != 1:
         return None
@@ -250,7 +257,8 @@ def _dense(sparse: onnx.SparseTensorProto) -> TensorProto:
     return tensor
 
 
-Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+Source: TypeAlias = Annotated[str | Path | onnx.ModelProto | ir.Model, "a model"]
+Source.__doc__ = "A model that a verb reads: the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model."
 
 _NOT_A_MODEL = (
     DecodeError,
@@ -341,6 +349,15 @@ def _read(path: Path) -> ir.Model:
 
 
 def _read_whole(path: Path) -> onnx.ModelProto:
+    if path.stat().st_size > _MOST_READ:
+        hint = "keep the weights in external data"
+        raise ModelError(
+            f"{path}: not an ONNX model, or one in a form of which protobuf reads less than 2 GiB", hint=hint
+        )
+    with path.open("rb") as file:
+        first = file.read(1)
+    if first == b"\0":
+        raise ModelError(f"{path}: not an ONNX model (it begins with a byte of zero)")
     with warnings.catch_warnings():  # that ONNX text is experimental
         warnings.simplefilter("ignore", UserWarning)
         return onnx.load(path, load_external_data=False)

@@ -20,7 +20,7 @@ STANDARD = frozenset({"", "ai.onnx"})
 
 def operator_name(node: ir.Node) -> str:
     """Return the operator of `node` as rows and results name it: with its domain where that is not the standard one."""
-    return node.op_type if node.domain in STANDARD else f"{node.domain}::{node.op_type}"
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 class ReasonCode(StrEnum):

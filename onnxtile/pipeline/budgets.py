@@ -24,17 +24,20 @@ from onnxtile.system.files import require_readable
 def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the figures of a model from the results of its steps, each with the step's name: a later step's count.
 
-    `arena` is the bytes of all arenas (None where a tensor is unplanned); `ram` and `flash` are those of a program in C (None where no
-    compiler counted them); `error` the worst relative error of all steps that compared (None where that has no bound); `not_compared` the
-    outputs that a step could not compare, by name with the reason.
+    `already` has, by meta-op, the nodes that do the work of the whole one, counted by operator: fuse leaves them. `arena` is the bytes of
+    all arenas (None where a tensor is unplanned); `ram` and `flash` are those of a program in C (None where no compiler counted them);
+    `error` the worst relative error of all steps that compared (None where that has no bound); `not_compared` the outputs that a step
+    could not compare, by name with the reason.
     """
     reached: dict[str, Any] = {}
     fused: Counter[str] = Counter()
+    already: dict[str, Mapping[str, int]] = {}
     errors = []
     left: dict[str, str] = {}
     for name, result in results:
         if name == "fuse":
             fused.update({pattern["name"]: pattern["fused"] for pattern in result["patterns"]})
+            already |= {pattern["name"]: pattern["already"] for pattern in result["patterns"] if pattern.get("already")}
         if "nodes_after" in result:
             reached["nodes"] = result["nodes_after"]
         if name == "tile":
@@ -50,6 +53,8 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     if fused:
         reached["fused"] = fused.total()
         reached["fused_by"] = {name: count for name, count in sorted(fused.items()) if count}
+    if already:
+        reached["already"] = already
     if errors:
         reached["error"] = None if None in errors else max(errors)
     if left:
@@ -99,12 +104,15 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Judged(JsonFields):
-    """A budget, what it allows, what there is, and whether that is within."""
+    """A budget, what it allows, what there is, and whether that is within; the `cause` of one that is not met, where that is known."""
+
+    JSON = "budget limit value met cause?"
 
     budget: str
     limit: Any
     value: Any
     met: bool
+    cause: str | None = None
 
 
 class Budgets(pydantic.BaseModel):
@@ -137,7 +145,10 @@ class Budgets(pydantic.BaseModel):
             yield Judged("optimal", self.optimal, value, value == self.optimal)
         for meta_op, least in self.min_fused.items():
             count = figures.get("fused_by", {}).get(meta_op, 0)
-            yield Judged(f"min_fused.{meta_op}", least, count, count >= least)
+            kept = figures.get("already", {}).get(meta_op, {}) if count < least else {}
+            nodes = ", ".join(f"{number:,} {operator}" for operator, number in kept.items())
+            cause = f"already one node: {nodes}" if nodes else None
+            yield Judged(f"min_fused.{meta_op}", least, count, count >= least, cause)
 
 
 class PipelineBudgets(Budgets):

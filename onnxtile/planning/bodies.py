@@ -259,7 +259,7 @@ class Insides:
         except ModelError:
             return None  # shapes inside contradict each other, or onnxruntime refuses random operands
         model, shapes, constants = unfold(alone, shapes, Constants(alone))
-        inner = LayoutFacts(model, shapes, constants)
+        inner = replace(self.facts, model=model, shapes=shapes, constants=constants, states={}, spread=())
         nested = Insides(inner, self.alignment, self._known)
         if any(
             nested._is_kernel(inner_node) and nested.known(inner_node) is None for inner_node in model.graph.all_nodes()

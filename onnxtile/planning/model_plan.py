@@ -21,7 +21,7 @@ from onnxtile.kernels.kernel_graph import (
     KernelGraph,
     Schedule,
 )
-from onnxtile.kernels.states import StateChoice, states_of
+from onnxtile.kernels.states import StateChoice, States, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
@@ -110,9 +110,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     OverCapacity (an Infeasible) where an arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
     """
     chosen = find_planner(settings.planner)
-    model, shapes, constants = unfold(model, shapes, constants)
-    bare = LayoutFacts(model, shapes, constants)
-    states = states_of(bare, settings.states)
+    opened = unfold(model, shapes, constants)
+    model = opened.model
+    bare, states = facts_of(opened, settings)
     facts = with_states(bare, states.taken)
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
@@ -213,6 +213,15 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     )
 
 
+def facts_of(opened: Unfolded, settings: PlanSettings) -> tuple[LayoutFacts, States]:
+    """Return what decides which tensors of an opened model may share bytes, for every plan with `settings`, and the states.
+
+    Facts of states and of meta-ops are copies of these. Raises UsageError for states that the model does not have.
+    """
+    facts = LayoutFacts(*opened)
+    return facts, states_of(facts, settings.states)
+
+
 def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner: Planner, effort: Effort) -> Terms:
     """Return the terms on which a graph and its bodies are planned by `planner` with this `effort`."""
     return Terms(
@@ -280,7 +289,7 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
 
     `plan_model` tries this order with this effort, too, so its arena is no larger, unless the graph is too wide to search its orders.
     """
-    facts = LayoutFacts(opened.model, opened.shapes, opened.constants)
+    facts, _ = facts_of(opened, settings)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
     order, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
     layouts = (

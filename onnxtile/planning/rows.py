@@ -207,7 +207,7 @@ def with_states(facts: LayoutFacts, pairs: Iterable[StatePair]) -> LayoutFacts:
         if root not in tensors or pair.output in tensors:
             roots[pair.input] = root
         spread |= tensors
-    return LayoutFacts(facts.model, facts.shapes, facts.constants, roots, frozenset(spread))
+    return replace(facts, states=roots, spread=frozenset(spread))
 
 
 def strides(pair: StatePair, facts: LayoutFacts) -> tuple[int, ...] | None:

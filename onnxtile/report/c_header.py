@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnxtile.report.format import PlanJson
-from onnxtile.report.layout import BufferJson, rows_with_bodies, runs
+from onnxtile.report.layout import rows_with_bodies, runs
 from onnxtile.report.words import is_kept
 from onnxtile.system.dataclass import dataclass
 
@@ -100,8 +100,8 @@ def identifiers(names: Iterable[str]) -> list[str]:
 ABSENT = -1
 """The index of an operand or result that is left out."""
 
-_WINDOW = ("target_free", "source_ready", "before", "source_until")
-"""The steps of a copy between memories, in the order of `TableCopy`."""
+_COPY_FIELDS = ("bytes", "step", "target_free", "source_ready", "before", "source_until")
+"""The fields of a copy between memories behind its source and its result, in the order of the C struct (_COPY)."""
 
 
 @dataclass(frozen=True)
@@ -140,37 +140,7 @@ class TableNode:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class TableState:
-    """An input and an output that are one state, by their indices: `size` bytes, of which `copied` are copied after each run.
-
-    The fields are in the order of the C struct. At every length of a state that grows, `rows` rows begin `pitch` bytes apart. Another
-    state is one row.
-    """
-
-    before: int
-    after: int
-    size: int
-    copied: int
-    rows: int
-    pitch: int
-
-
-@dataclass(frozen=True)
-class TableCopy:
-    """A copy between memories: its source and its result, by their indices, its bytes, its step, and the steps between which it may run.
-
-    The fields are in the order of the C struct. See planning.movement.copies.MemoryCopy; None: no step.
-    """
-
-    source: int
-    result: int
-    size: int
-    step: int
-    target_free: int
-    source_ready: int
-    before: int | None
-    source_until: int | None
+TableNumbers: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -178,7 +148,8 @@ class RunTable:
     """The values of a plan and the nodes of its main graph that run at each inference, in order.
 
     `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
-    indices of values. `states` are those that the plan keeps in an arena, `copies` those between two memories.
+    indices of values. `states` are those that the plan keeps in an arena, `copies` those between two memories: the numbers of the C struct
+    of each (_STATE, _COPY), in its order; None is no step.
     """
 
     values: tuple[TableValue, ...]
@@ -186,8 +157,8 @@ class RunTable:
     nodes: tuple[TableNode, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    states: tuple[TableState, ...] = ()
-    copies: tuple[TableCopy, ...] = ()
+    states: tuple[TableNumbers, ...] = ()
+    copies: tuple[TableNumbers, ...] = ()
 
 
 def run_table(plan: PlanJson) -> RunTable:
@@ -197,72 +168,60 @@ def run_table(plan: PlanJson) -> RunTable:
     main = {id(row) for row in plan["buffers"]}
     numbers = {row["name"]: i for i, row in enumerate(rows)}
     numbers |= {row["name"]: i for i, row in enumerate(rows) if id(row) in main}
-    values = [_planned(row, numbers) for row in rows]
-    described = tuple(_described(plan))
+    values = [
+        _value(row, row["kind"], row["arena"], (row["first"], row["last"]), numbers.get(row.get("alias") or ""))
+        for row in rows
+    ]
+    running = list(_running(plan))
     ends = [[row["name"] for row in plan.get(key) or ()] for key in ("inputs", "outputs")]
-    read = chain.from_iterable((*node["operands"], *node["results"]) for node in described)
+    read = chain.from_iterable((*operands, *results) for _, _, _, operands, results, _ in running)
     constants = {row["name"]: row for row in reversed(plan.get("constants") or ())}
     known = {row["name"]: row for key in ("outside", "unplanned", "outputs", "inputs") for row in plan.get(key) or ()}
     index = {row["name"]: numbers[row["name"]] for row in plan["buffers"]}
     for name in dict.fromkeys(chain(reversed(constants), *ends, read)):
         if name and name not in index:
             index[name] = len(values)
-            values.append(_unplanned(name, constants.get(name), known.get(name, {})))
-    nodes = tuple(_node(node, index) for node in described)
-    inputs, outputs = (tuple(index[name] for name in names) for names in ends)
-    kept = (state for state in plan.get("states") or () if is_kept(state))
+            row = {**(constants.get(name) or known.get(name) or {}), "name": name}
+            values.append(_value(row, "constant" if name in constants else "outside"))
+    nodes = []
+    for step, name, operator, operands, results, attributes in running:
+        domain, _, op_type = operator.rpartition("::")
+        reads, makes = (tuple(index.get(value, ABSENT) for value in names) for names in (operands, results))
+        nodes.append(TableNode(name, domain, op_type, step, reads, makes, attributes))
     states = tuple(
-        TableState(index[s["input"]], index[s["output"]], s["size"], s["copied"], *_rows_of(s)) for s in kept
+        (index[state["input"]], index[state["output"]], state["size"], state["copied"], *_rows_of(state))
+        for state in plan.get("states") or ()
+        if is_kept(state)
     )
-    listed = (plan.get("movement") or {}).get("copies", ())
     copies = tuple(
-        TableCopy(
-            index[copy["source"]], index[copy["result"]], copy["bytes"], copy["step"], *(copy[key] for key in _WINDOW)
-        )
-        for copy in listed
+        (index[copy["source"]], index[copy["result"]], *(copy[key] for key in _COPY_FIELDS))
+        for copy in (plan.get("movement") or {}).get("copies", ())
     )
-    return RunTable(tuple(values), len(rows), nodes, inputs, outputs, states, copies)
+    inputs, outputs = (tuple(index[name] for name in names) for names in ends)
+    return RunTable(tuple(values), len(rows), tuple(nodes), inputs, outputs, states, copies)
 
 
-def _described(plan: PlanJson) -> Iterator[Mapping[str, Any]]:
-    """Yield the nodes of the main graph of `plan` that run at each inference, if the plan describes them."""
+def _running(plan: PlanJson) -> Iterator[tuple[Any, ...]]:
+    """Yield the nodes of the main graph that run at each inference, if `plan` describes them.
+
+    Of each: its step, its name, its operator, its operands, its results and its attributes.
+    """
     constant = set(plan.get("constant_nodes") or ())
     lists = [plan.get(key) or () for key in ("operators", "operands", "results", "attributes")]
-    for (step, name), operator, operands, results, attributes in zip(runs(plan), *lists, strict=False):
+    for (step, name), *described in zip(runs(plan), *lists, strict=False):
         if name not in constant:
-            yield {
-                **{"name": name, "operator": operator, "step": step},
-                **{"operands": operands, "results": results, "attributes": attributes},
-            }
-
-
-def _node(node: Mapping[str, Any], index: Mapping[str, int]) -> TableNode:
-    domain, _, op_type = node["operator"].rpartition("::")
-    operands, results = (tuple(index.get(name, ABSENT) for name in node[key]) for key in ("operands", "results"))
-    return TableNode(node["name"], domain, op_type, node["step"], operands, results, node["attributes"])
-
-
-def _planned(row: BufferJson, numbers: Mapping[str, int]) -> TableValue:
-    owner = row.get("alias")
-    alias = None if owner is None else numbers.get(owner)
-    return _value(row["name"], row["kind"], row, row["arena"], (row["first"], row["last"]), alias)
-
-
-def _unplanned(name: str, constant: Mapping[str, Any] | None, known: Mapping[str, Any]) -> TableValue:
-    """Return the value `name`, which has no address in an arena: `constant` is its row if it is one, `known` its type and shape."""
-    return _value(name, "outside", known) if constant is None else _value(name, "constant", constant)
+            yield step, name, *described
 
 
 def _value(
-    name: str,
-    kind: str,
     row: Mapping[str, Any],
+    kind: str,
     block: str | None = None,
     life: tuple[int, int] = (0, 0),
     alias: int | None = None,
 ) -> TableValue:
     address = (row.get("offset"), row.get("size"))
-    return TableValue(name, kind, block, *address, *life, alias, row.get("dtype"), _shape(row), _strides(row))
+    return TableValue(row["name"], kind, block, *address, *life, alias, row.get("dtype"), _shape(row), _strides(row))
 
 
 def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:
@@ -492,15 +451,15 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
         yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
     if table.states:
         yield filled(_STATE, prefix, count=len(table.states))
-        kept = (_initialiser(vars(state).values(), prefix) for state in table.states)
+        kept = (_initialiser(state, prefix) for state in table.states)
         yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", kept)
     if table.copies:
         yield filled(_COPY, prefix, count=len(table.copies))
-        copies = (_initialiser(vars(copy).values(), prefix) for copy in table.copies)
+        copies = (_initialiser(copy, prefix) for copy in table.copies)
         yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", copies)
 
 
-def _initialiser(numbers: Iterable[int | None], prefix: str) -> str:
+def _initialiser(numbers: TableNumbers, prefix: str) -> str:
     """Return the fields of a state or a copy, in the order in which they are declared; None is no step."""
     fields = (f"{prefix}_NEVER" if number is None else f"{number}u" for number in numbers)
     return f"{{{', '.join(fields)}}}"

@@ -55,7 +55,11 @@ def figure(figures: Mapping[str, Any], name: str) -> str:
 def reasons(model: Mapping[str, Any]) -> list[str]:
     """Return why a model failed: its error, and each budget that it does not meet."""
     budgets = [budget for budget in model["budgets"] if not budget["met"]]
-    lines = [f"{budget['budget']}: {_value_text(budget)}, and is to be {_bound(budget)}" for budget in budgets]
+    lines = [
+        f"{budget['budget']}: {_value_text(budget)}, and is to be {_bound(budget)}"
+        + (f" ({budget['cause']})" if budget.get("cause") else "")
+        for budget in budgets
+    ]
     return [model["error"], *lines] if model["error"] else lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 
 from rich.table import Table
 from rich.text import Text
@@ -290,9 +291,16 @@ def _counts(nodes: Mapping[str, int], none: str = "none") -> str:
 _NAMES = 3
 """Names of nodes that are left as they are for one reason; --json has them all."""
 
+
+def _grid(node: ResultJson) -> str:
+    """Return the stretches along M, K and N; where groups are cut, those of the groups first, so that the product is the tiles."""
+    groups = node["matmuls"] // prod(node["grid"])
+    return "×".join(map(str, [groups, *node["grid"]] if groups > 1 else node["grid"]))
+
+
 _TILED: dict[str, Shown] = {
     **{"operator": "op", "M": "m", "K": "k", "N": "n"},
-    "grid": lambda node: "×".join(map(str, node["grid"])),
+    "grid": _grid,
     "tiles": "matmuls",
 }
 _EXPERTS: dict[str, Shown] = {
@@ -330,7 +338,12 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
         ways = ("accumulate", "inside tiled layers", "whole model")
-        tables.append(table("bytes that live at once, by how partial sums are added", ways, peaks))
+        if len({peak[1:] for peak in peaks}) > 1:
+            tables.append(table("bytes that live at once, by how partial sums are added", ways, peaks))
+        else:
+            layers, model = peaks[0][1:]
+            each = f"{layers:,} inside tiled layers, {model:,} in the whole model"
+            tables.append(line(f"bytes that live at once, however partial sums are added: {each}"))
     tables += _skipped(result["skipped"])
     opset = result.get("opset")
     if opset and opset["before"] != opset["after"]:
@@ -363,7 +376,9 @@ def _arena(arena: ResultJson) -> str:
 def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
     chosen = [
-        {**node["choice"], "node": node["node"], "module": node.get("module")} for node in tiled if node.get("choice")
+        {**node["choice"], "node": node["node"], "module": node.get("module"), "cuts": node.get("cuts")}
+        for node in tiled
+        if node.get("choice")
     ]
     if not chosen:
         return []
@@ -373,8 +388,15 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     return [
         *([table_together("tiles chosen", _CHOSEN, of_one_level)] if of_one_level else []),
         *([table_of("tiles chosen, on two levels", _LEVELS, levels)] if levels else []),
-        table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"]),
+        *_axes_legend(chosen),
+        *([table_of(f"nodes against bytes: {most['node']}", _CHOICE, most["trade"])] if len(most["trade"]) > 1 else []),
     ]
+
+
+def _axes_legend(choices: Iterable[ResultJson]) -> list[Text]:
+    """Return the line that names the sizes of a tile of a convolution, in their order; none without a convolution."""
+    axes = dict.fromkeys("×".join(choice["cuts"]) for choice in choices if choice["cuts"])
+    return [line(f"a tile of a convolution is {' or '.join(axes)}")] if axes else []
 
 
 def _levels(choices: Iterable[ResultJson]) -> list[ResultJson]:

@@ -181,10 +181,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     >>> unknown("planner", "Bset", ["best", "exact"]).hint
     "did you mean 'best'?"
     """
-    by_case = {choice.casefold(): choice for choice in sorted(known)}
-    near = difflib.get_close_matches(name.casefold(), by_case, n=1)
-    hint = f"did you mean {by_case[near[0]]!r}?" if near else f"choose {', '.join(by_case.values())}"
-    return UsageError(f"unknown {kind} {name!r}", hint=hint)
+    return UsageError(f"unknown {kind} {name!r}", hint=nearest(name, sorted(known)))
 
 
 def of_extra(name: str) -> str:

@@ -16,6 +16,8 @@ _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 """The bytes that fields of other wire types take."""
 _MOST_SHIFTS = 63
+_FIRST_TAG = 1 << 3
+"""Fields are numbered from 1: zeros are none."""
 
 
 class Unusual(ValueError):
@@ -41,6 +43,8 @@ def fields(data: ByteSource, start: int, stop: int) -> Iterator[WireField]:
     """Yield the fields of the message that is `data` from `start` to `stop`. Raises Unusual, or IndexError where `data` ends before."""
     while start < stop:
         tag, content = varint(data, start)
+        if tag < _FIRST_TAG:
+            raise Unusual("a field without a number")
         kind = tag & 7
         if kind == _BYTES:
             length, content = varint(data, content)

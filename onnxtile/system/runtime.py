@@ -264,10 +264,24 @@ _NO_KERNEL = re.compile(
     r"Non-zero status code returned while running (?P<unfinished>\w+) node"
     # A cast that onnxruntime inserts before an operator without a kernel for 16-bit floats, which has none for 32 bits either.
     r"|input parameter \(InsertedPrecisionFreeCast_[^)]*\) of operator \((?P<cast>\w+)\)"
+    # An operator of a domain that onnxruntime does not know.
+    r"|Fatal error: (?P<domain>[\w.]+):(?P<foreign>\w+)\([-\d]+\) is not a registered function"
+    r"|Opset (?P<opset>\d+) is under development .* support for domain ai\.onnx is till opset (?P<last>\d+)"
 )
-"""Message of onnxruntime for an operator, or its element types, that its processor cannot run."""
+"""Message of onnxruntime for an operator, its element types, or a version of the operators that its processor cannot run."""
 _NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
 """Message of onnxruntime for a failed allocation."""
+
+
+def _lacking(match: re.Match[str], reason: str) -> str:
+    """Return what onnxruntime's CPU lacks, by its `reason`, in which _NO_KERNEL has this `match`."""
+    if match["opset"] is not None:
+        return f"has no kernels for opset {match['opset']}, only up to {match['last']}"
+    if match["foreign"] is not None:
+        return f"has no kernel for {match['domain']}.{match['foreign']}"
+    if match["unfinished"] is not None:
+        return f"does not implement this {match['unfinished']}: {reason}"
+    return f"has no kernel for {match['operator'] or match['cast']}: {reason}"
 
 
 class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
@@ -287,13 +301,8 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
             raise too_much_memory() from error
         missing = _NO_KERNEL.search(reason)
         if missing is not None:
-            lacks = f"does not implement this {missing['unfinished']}"
-            if missing["unfinished"] is None:
-                lacks = f"has no kernel for {missing['operator'] or missing['cast']}"
-            raise NoKernel(
-                f"onnxruntime's CPU {lacks}: {reason}",
-                hint="add --no-verify to go on without a run",
-            ) from error
+            hint = "add --no-verify to go on without a run"
+            raise NoKernel(f"onnxruntime's CPU {_lacking(missing, reason)}", hint=hint) from error
         match = _OTHER_SHAPE.search(reason)
         if match is None:
             raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error

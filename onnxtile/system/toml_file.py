@@ -46,7 +46,7 @@ class TomlFile:
             name = ".".join(str(part) for part in location)
             hint = None
             if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-                message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), _fields(schema))
+                message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), schema, len(location) == 1)
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"
             else:
@@ -54,9 +54,15 @@ class TomlFile:
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
 
 
+_OF_MODELS = frozenset({".onnx", ".tflite"})
+"""Endings of files that are no TOML, however they begin."""
+
+
 def read(path: Path, kind: type[OnnxtileError], *, hint: str | None = None) -> TomlFile:
     """Return the TOML file at `path`. Raises an error of `kind` with file and line; `hint` is for a file that is not there."""
     require_readable(path, kind, hint=hint)
+    if path.suffix in _OF_MODELS:
+        raise kind(f"{path}: this is a model, not a TOML file")
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -121,14 +127,11 @@ def _depth(content: Any, location: Location) -> int:
     return len(location)
 
 
-def _fields(schema: type[pydantic.BaseModel]) -> set[str]:
-    """Return the names of all fields of `schema` and of the schemas in it."""
-    names = set(schema.model_fields)
-    for definition in schema.model_json_schema().get("$defs", {}).values():
-        names |= definition.get("properties", {}).keys()
-    return names
-
-
-def _nearest(name: str, known: set[str]) -> str:
+def _nearest(name: str, schema: type[pydantic.BaseModel], at_top: bool) -> str:
+    """Return the field that was meant, of `schema` or of the schemas in it; else all that there are, `at_top` those of `schema` alone."""
+    definitions = schema.model_json_schema().get("$defs", {}).values()
+    known = {*schema.model_fields, *(name for one in definitions for name in one.get("properties", {}))}
     near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there is {', '.join(sorted(schema.model_fields if at_top else known))}"

@@ -428,18 +428,18 @@ class _LimitsFile(_Rules):
         return _Rules.model_construct(**{**common, **stated, "conv": _operators()[operator].windows})
 
 
-def from_file(path: Path) -> Limits:
-    """Return the limits in a TOML file. Raises UsageError with the file, the line and the field at fault."""
-    return _limits_in(_file_of(path))
-
-
-def _limits_in(file: TomlFile) -> Limits:
+def find(target: TargetSource) -> Limits:
+    """Return the limits of a target. Raises UsageError with the file, the line and the field at fault, also where it has none."""
+    file = _file_of(target)
     content = file.validated(_LimitsFile)
     _require_operators(file, content)
     try:
         limits = content.limits()
     except UsageError as error:  # of two levels: all other fields are checked one by one
         raise UsageError(f"{file.place(('outer',))}: {error.message}", hint=error.hint) from None
+    if limits == Limits() and file.path.parent == data_folder("limits"):
+        tiled = [name for name in ready_made() if has_limits(name)]
+        raise UsageError(f"the target '{target}' has no limits on a tile", hint=f"choose {', '.join(tiled)}")
     if limits == Limits():
         raise UsageError(f"{file.place()}: no limit is given", hint='say m = 64, or memory = "256KiB"')
     return limits
@@ -516,9 +516,9 @@ def ready_made() -> list[str]:
 
 
 def descriptions() -> dict[str, str]:
-    """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field."""
-    folder = data_folder("limits")
-    return {name: read(folder / f"{name}{_ENDING}", UsageError).validated(_LimitsFile).doc for name in ready_made()}
+    """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field, and whether tile takes it."""
+    docs = {name: _file_of(name).validated(_LimitsFile).doc for name in ready_made()}
+    return {name: doc if has_limits(name) else f"{doc} Not for tile: it has no limits." for name, doc in docs.items()}
 
 
 def has_limits(target: TargetSource) -> bool:
@@ -527,11 +527,6 @@ def has_limits(target: TargetSource) -> bool:
     content = file.validated(_LimitsFile)
     figures = content.model_fields_set - _Rules.model_fields.keys() - {"doc", "operator"}
     return not figures or content.limits() != Limits()
-
-
-def find(target: TargetSource) -> Limits:
-    """Return the limits of a target. Raises UsageError, also where it has none."""
-    return _limits_in(_file_of(target))
 
 
 def _ready_made_or_none() -> list[str]:

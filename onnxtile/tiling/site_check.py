@@ -31,15 +31,15 @@ from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import (
     BYTES,
     FLOATS,
-    HALVES,
     INTEGERS,
     Contraction,
     PackedFactor,
     TensorOperand,
-    epsilon,
 )
 from onnxtile.tiling.result import TiledNode
 from onnxtile.tiling.writer import roundings
+from onnxtile.verification.rounding import HALVES
+from onnxtile.verification.values import precision_of
 
 # A convolution in float64, element of the kernel by element of the kernel.
 
@@ -511,7 +511,7 @@ def _slack(site: TiledNode) -> float:
     """Return by how much tiles may be off where the original is exact."""
     contraction = site.contraction
     if contraction.island:
-        return _SLACK * epsilon(ir.DataType.FLOAT)
+        return _SLACK * precision_of(np.dtype(np.float32))
     if contraction.dtype not in FLOATS:
         return 0.0
     sums = (
@@ -519,7 +519,7 @@ def _slack(site: TiledNode) -> float:
         if contraction.dtype in HALVES and contraction.sums is None
         else 1
     )
-    return (_SLACK + sqrt(sums - 1)) * epsilon(contraction.dtype)
+    return (_SLACK + sqrt(sums - 1)) * precision_of(contraction.dtype.numpy())
 
 
 def _outcomes(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain, count
 
 import onnx
 import onnx_ir as ir
@@ -16,8 +17,10 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import prune
+from onnxtile.model.functions import add_function, constant_node, free_function, read_from_outside
 from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
+from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.stream import Written
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
@@ -33,7 +36,6 @@ from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
 from onnxtile.tiling.contraction import (
     FIRST_OPSET,
-    HALVES,
     Contraction,
     FreeAt,
     ShapeTable,
@@ -48,6 +50,7 @@ from onnxtile.tiling.operators.integers import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.write import most_nodes, write_tiles
 from onnxtile.tiling.writer import SCATTER_OPSET, Writer, fitting, keeps_copies, scatters
+from onnxtile.verification.rounding import HALVES
 
 
 def reason_untiled(node: ir.Node) -> str | None:
@@ -79,7 +82,7 @@ def tile(
     exist, or where more than `MOST_NODES` would be written and the options do not allow so many.
     """
     options = options or TilingPolicy()
-    facts = TilingFacts(shapes, constants, _opset(model), Unbound.of(free_inputs(model)), free)
+    facts = TilingFacts(shapes, constants, opset_of(model), Unbound.of(free_inputs(model)), free)
     search = _Search.over(model, limits, facts, options)
     names, copies = search.names, FunctionCopies(model, search.table)
     copies.split(search.is_tileable)
@@ -128,7 +131,7 @@ def opset_to_join(
 
     A model with local functions keeps its opset, since its functions have one of their own. The model is not changed. Raises as `tile`.
     """
-    options, opset = options or TilingPolicy(), _opset(model)
+    options, opset = options or TilingPolicy(), opset_of(model)
     if opset >= SCATTER_OPSET or model.functions:
         return opset
     facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
@@ -143,10 +146,6 @@ def _require_names(names: Iterable[str], entries: Iterable[TileSite | ExpertSite
     for name in names:
         if name not in known:
             raise unknown("node to skip", name, known)
-
-
-def _opset(model: ir.Model) -> int:
-    return model.graph.opset_imports.get("", 0)
 
 
 @dataclass(frozen=True)
@@ -261,62 +260,24 @@ def _what_to_raise(worst: TileSite) -> str:
 # The function has the inputs of the tiles: operands, blocks of constants, bias. The sizes for Split, Pad and Slice are Constants inside it,
 # since hardware compilers need them inline.
 
-OPSET_VERSION = 1
-
 
 def wrap(model: ir.Model, writer: Writer, result: ir.Value) -> tuple[ir.Node, list[ir.Value]]:
     """Move the nodes of `writer` into a function of `model`; return its call, and the constants that stay outside."""
-    sizes = {value: _constant(value, _inner_value(value)) for value in writer.sizes}
-    outer = _read(writer.nodes, sizes)
-    inner = {value: _inner_value(value) for value in outer}
-    inner |= {value: node.outputs[0] for value, node in sizes.items()}
-    for node in writer.nodes:
-        for index, value in enumerate(node.inputs):
-            if value in inner:
-                node.replace_input_with(index, inner[value])
-    body = [*sizes.values(), *writer.nodes]
-    name = _name(model, writer)
-    opsets = {"": writer.opset, **{node.domain: OPSET_VERSION for node in writer.nodes if node.domain}}
-    graph = ir.Graph([inner[value] for value in outer], [result], nodes=body, name=name, opset_imports=opsets)
-    function = ir.Function(keys.DOMAIN, name, "", graph=graph, attributes=())
+    sizes = dict.fromkeys(writer.sizes)
+    outer = [value for value in read_from_outside(writer.nodes) if value not in sizes]
+    stem = re.sub(r"\W+", "_", f"Tiled_{writer.op}_{writer.site}").strip("_")
+    name = free_function(model, chain([stem], (f"{stem}_{number}" for number in count(2))))
+    opsets = {"": writer.opset, **{node.domain: 1 for node in writer.nodes if node.domain}}
+    function = add_function(model, name, writer.nodes, outer, [result], opsets, sizes)
+    for value, inner in zip(outer, function.inputs, strict=True):
+        inner.const_value = value.const_value  # the function is called once
     mark = writer.metadata("layer", {})
     function.metadata_props.update(mark)
-    model.functions[function.identifier()] = function
-    model.opset_imports.setdefault(keys.DOMAIN, OPSET_VERSION)
     output = ir.Value(name=result.name, type=result.type, shape=result.shape)
     call_name = writer.fresh("layer")
     notes = {**mark, **module_note(writer.path, call_name)}
     call = ir.Node(keys.DOMAIN, name, outer, outputs=[output], name=call_name, metadata_props=notes)
     return call, [value for value in writer.constants if value not in sizes]
-
-
-def _read(nodes: Sequence[ir.Node], sizes: dict[ir.Value, ir.Node]) -> list[ir.Value]:
-    """Return the values that `nodes` read from outside, in the order of first use."""
-    results = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
-    return [value for value in read if value not in results and value not in sizes]
-
-
-def _inner_value(value: ir.Value) -> ir.Value:
-    """Return the value inside the function for `value`. It keeps the elements of a constant, since the function is called once."""
-    return ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
-
-
-def _constant(value: ir.Value, result: ir.Value) -> ir.Node:
-    """Return the node that makes `result`, with the elements of the constant `value`."""
-    assert value.const_value is not None
-    attribute = ir.AttrTensor("value", value.const_value)
-    return ir.Node("", "Constant", [], [attribute], outputs=[result], name=value.name)
-
-
-def _name(model: ir.Model, writer: Writer) -> str:
-    """Return a name for the function: the operator and the node, as an identifier."""
-    stem = re.sub(r"\W+", "_", f"Tiled_{writer.op}_{writer.site}").strip("_")
-    name, number = stem, 1
-    while (keys.DOMAIN, name, "") in model.functions:
-        number += 1
-        name = f"{stem}_{number}"
-    return name
 
 
 @dataclass(frozen=True)
@@ -343,7 +304,7 @@ def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
     """Return the nodes that replace the node of `site`, and its result, the output of the last node; the graph is not changed."""
     graph = site.node.graph
     assert isinstance(graph, ir.Graph)
-    opset = writing.model.graph.opset_imports.get("", 0)
+    opset = opset_of(writing.model)
     writer = Writer(
         site.name,
         opset,
@@ -428,7 +389,7 @@ def report(
 
 def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
     """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
-    graph.insert_before(graph[0], [_constant(value, value) for value in constants if value.const_value is not None])
+    graph.insert_before(graph[0], [constant_node(value, value) for value in constants if value.const_value is not None])
 
 
 def _fold(contraction: Contraction, constants: KnownConstants) -> None:

@@ -102,8 +102,8 @@ def _read_memory(value: Any) -> str | int | dict[str, int]:
         raise
 
 
-_BUDGET = values.ValueKind(_read_budget, several=True)
-_MEMORY = replace(values.SIZES, read=_read_memory)
+_BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes"]'))
+_MEMORY = replace(values.SIZES, read=_read_memory, forms=(*values.SIZES.forms, '"smallest"'))
 FUNCTIONS = ("fuse", "wrap")
 """What local functions of a result may be: meta-ops, and regions that are cut."""
 
@@ -113,9 +113,11 @@ def _read_time(value: Any) -> str:
     from onnxtile.planning.offsets.effort import parse_effort
 
     try:
-        parse_effort(None, str(value).strip())
+        effort = parse_effort(None, str(value).strip())
     except UsageError:
         raise values.Unreadable("this is not a time", hint="write 30s, 500ms or 2min") from None
+    if not effort.seconds:
+        raise values.Unreadable("a search takes some time", hint="write 30s, 500ms or 2min")
     return str(value).strip()
 
 

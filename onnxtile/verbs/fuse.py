@@ -10,6 +10,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import Choices, Option, Positional
 from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import about_options
 from onnxtile.system.registry import imported
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class FuseCommand(WriteOptions, FuseOptions):
 def _require(options: FuseOptions) -> None:
     from onnxtile.fusion.pattern import chosen_patterns
 
+    if isinstance(options, FuseCommand) and options.explain is not None and options.output is not None:
+        raise about_options("{explain} writes no model", hint="leave {output} out")
     chosen_patterns(options.patterns)
 
 

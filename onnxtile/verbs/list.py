@@ -79,7 +79,7 @@ _KINDS: dict[str, tuple[str, Callable[[], Iterator[OptionName]]]] = {
     "patterns": ("fuse --pattern", _patterns),
     "planners": ("plan --search", _planners),
     "orders": ("plan --order", _orders),
-    "targets": ("tile --target", _targets),
+    "targets": ("--target of tile, plan and fit", _targets),
     "formats": ("plan --emit", _formats),
 }
 

@@ -46,7 +46,9 @@ class PatternNewCommand(ReportOptions):
 
 def _require(options: PatternNewCommand) -> None:
     if not options.node_names:
-        raise invalid("nodes", options.nodes, reason="this names no node", hint="onnxtile match MODEL . lists them all")
+        raise invalid(
+            "nodes", options.nodes, reason="this names no node", hint="onnxtile inspect MODEL lists all nodes"
+        )
 
 
 PATTERN_NEW = Verb(

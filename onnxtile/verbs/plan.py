@@ -91,7 +91,7 @@ def _search_word(word: Any) -> tuple[str, str]:
     return "time", text
 
 
-_SEARCHED = values.ValueKind(_read_search, several=True)
+_SEARCHED = values.ValueKind(_read_search, several=True, forms=('"high"', "10_000", '["exact", "high", "5s"]'))
 
 
 @dataclass(frozen=True, kw_only=True)

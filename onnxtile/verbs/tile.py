@@ -101,8 +101,8 @@ def _read_accumulate(value: Any) -> tuple[str, ...]:
     return words
 
 
-_MAX = values.ValueKind(_read_max, several=True)
-_ACCUMULATE = values.ValueKind(_read_accumulate, several=True)
+_MAX = values.ValueKind(_read_max, several=True, forms=("64", "(None, 64, 64)", '["256KiB", "500nodes"]'))
+_ACCUMULATE = values.ValueKind(_read_accumulate, several=True, forms=('"sum"', '["tree", "float32"]'))
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,7 @@ def test_fuse_ends_with_1_where_no_pattern_that_was_named_matches(
     assert done.code == code
     assert ("no pattern that was named matches" in done.err) == (code == 1)
     assert (folder / "m.fused.onnx").exists() == (code == 0)
+    assert ("verified" in done.out) == (code == 0), "of a model that is not written nothing is said"
     listed = ", ".join(f"'{pattern}'" for pattern in patterns)
     (folder / "p.toml").write_text("[[steps]]\ndo = 'fuse'\n" + (f"patterns = [{listed}]\n" if patterns else ""))
     assert run("run", "p.toml", "m.onnx", "--dry-run").code == code
@@ -178,6 +179,7 @@ def test_tile_judges_each_product_as_often_as_asked(run: Run) -> None:
 def test_plan(run: Run, folder: Path) -> None:
     done = run("plan", "m.onnx", "--dim", "N=4", "--emit", "plan.json", "--emit", "plan.csv")
     assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "written: m.planned.onnx, plan.json, plan.csv"
     assert {"m.planned.onnx", "plan.json", "plan.csv"} <= files(folder).keys()
     content = json.loads((folder / "plan.json").read_text())
     assert content["unplanned"] == []
@@ -285,7 +287,8 @@ def test_dry_run_writes_nothing(run: Run, folder: Path, line: tuple[str, ...]) -
 
 def test_a_dry_run_writes_what_emit_asks_for_and_no_model(run: Run, folder: Path) -> None:
     before = files(folder).keys()
-    assert run("plan", "m.onnx", "--dim", "N=4", "--dry-run", "--emit", "plan.json", "--json", "r.json").code == 0
+    done = run("plan", "m.onnx", "--dim", "N=4", "--dry-run", "--emit", "plan.json", "--json", "r.json")
+    assert done.code == 0 and done.out.endswith("\nwritten: plan.json\n")
     assert files(folder).keys() - before == {"plan.json", "r.json"}
     done = run("plan", "m.onnx", "--dim", "N=4", "--dry-run", "--capacity", "64", "--emit", "small.json")
     assert done.code == 1 and not (folder / "small.json").exists()

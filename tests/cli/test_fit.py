@@ -99,6 +99,8 @@ def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
     done = run("fit", "m.onnx", "--capacity", "256", "--json", "r.json")
     assert done.code == 1
     assert "nothing fits" in done.err
+    smallest = json.loads((tmp_path / "r.json").read_text())["blocked_by"]["floor"]
+    assert f"(give --capacity of at least {smallest:,} bytes)" in done.err
     silent = run("fit", "m.onnx", "--capacity", "256", "-q")
     assert (silent.code, silent.out, silent.err) == (1, "", done.err)
     blocked = json.loads((tmp_path / "r.json").read_text())["blocked_by"]
@@ -139,6 +141,8 @@ def test_a_model_that_does_not_fit_emits_the_smallest_plan(run: Run, tmp_path: P
     assert done.code == 1
     smallest = json.loads((tmp_path / "p.json").read_text())["arenas"][0]["size"]
     assert f"{smallest:,} bytes" in done.err
+    assert f"(give --capacity {smallest} or try a larger --budget, --functions fuse, --io outside)" in done.err
+    assert run("fit", "m.onnx", "--capacity", str(smallest)).code == 0
 
 
 @pytest.mark.parametrize("emit", ["p.onnx", "p", "p.txt"])

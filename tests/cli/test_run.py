@@ -5,6 +5,8 @@ import shutil
 import socket
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from tests.cli.conftest import Run
@@ -37,6 +39,21 @@ def test_budgets_are_shown_with_what_they_allow(run: Run, folder: Path) -> None:
     (folder / "p.toml").write_text(PIPELINE.replace("16KiB", "1MiB").replace("30", "3"))
     done = run("run", "p.toml", "m.onnx", "--json", "-")
     assert (done.code, json.loads(done.out)["passed"]) == (0, 1)
+
+
+def test_a_budget_of_fused_sites_says_which_were_one_node_before(run: Run, folder: Path) -> None:
+    model = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[2,4] x, float[4] s) => (float[2,4] y) {
+      a = LayerNormalization(x, s)  b = LayerNormalization(a, s)  c = Sigmoid(b)  y = Mul(b, c)
+    }"""
+    onnx.save(onnx.parser.parse_model(model), folder / "norms.onnx")
+    text = '[[steps]]\ndo = "fuse"\nverify = false\n[budgets]\nmin_fused = {LayerNorm = 1}\n'
+    (folder / "p.toml").write_text(text)
+    done = run("run", "p.toml", "norms.onnx", "--junit", "run.xml", "--markdown", "run.md")
+    reason = "min_fused.LayerNorm: 0, and is to be at least 1 (already one node: 2 LayerNormalization)"
+    assert done.code == 1 and reason in done.out
+    assert reason in (folder / "run.xml").read_text()
+    assert reason in (folder / "run.md").read_text().replace("\\", "")
 
 
 def test_models_side_by_side_with_one_that_fails(run: Run, folder: Path) -> None:

@@ -140,6 +140,24 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path, monkeypatch: pytest
         runpy.run_path(str(folder / "example.py"), run_name="__main__")
 
 
+@pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("arm-none-eabi-gcc", "qemu-system-arm")),
+    reason="the compiler for Arm and its emulator are not installed",
+)
+def test_the_main_of_the_tutorial_links_and_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "tutorials" / "firmware.md"
+    _model_of(page, folder)
+    (folder / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(folder)
+    planned = onnxtile.plan("vad.onnx", dims={"batch": 1, "sequence": 576}, alignment=16, state="found", verify=False)
+    planned.write("vad.c")
+    (main,) = [text for _, text in _blocks(page, "c") if "main(" in text]
+    Path("main.c").write_text(main)
+    (commands,) = [text for _, text in _blocks(page, "") if "main.c" in text]
+    done = subprocess.run(["sh", "-e", "-c", commands], check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout in [text for _, text in _blocks(page, "text")]
+
+
 def test_every_command_has_a_page_or_a_place_on_one() -> None:
     written = " ".join(page.read_text() for page in PAGES)
     for name in verbs():

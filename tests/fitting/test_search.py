@@ -458,8 +458,9 @@ def test_a_network_that_is_too_large_is_not_cut(monkeypatch: pytest.MonkeyPatch)
     assert read.counted == 0
     arena = _arena(made)
     assert onnxtile.fit(made, capacity=arena).fits
-    with pytest.raises(Infeasible, match=f"reached is {arena:,} bytes.*; the bound of the search ended it"):
+    with pytest.raises(Infeasible, match=f"reached is {arena:,} bytes.*; the bound of the search ended it") as ended:
         onnxtile.fit(made, capacity=arena - 64, verify=False)
+    assert ended.value.hint == f"give capacity={arena} or try functions='fuse', io='outside'", "no budget helps there"
     with pytest.raises(Infeasible, match="too many for a search"):
         onnxtile.fit(made, capacity="smallest")
 

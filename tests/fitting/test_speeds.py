@@ -9,7 +9,7 @@ from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.speeds import TargetSpeeds
 from onnxtile.operators.reads import AxisLink
 from onnxtile.system.errors import UsageError
-from onnxtile.tiling.limits import figures_of, find, has_limits, ready_made
+from onnxtile.tiling.limits import descriptions, figures_of, find, has_limits, ready_made
 from tests.fitting.networks import model
 
 SPEEDS = TargetSpeeds("chip", {"int8": 1_000, "float32": 100}, copied=64, calls=10)
@@ -41,8 +41,11 @@ def test_every_ready_made_target_has_all_speeds_and_no_limits(name: str) -> None
     assert figures.macs_by_type["int8"] == max(figures.macs_by_type.values())
     assert figures.macs_per_second == min(figures.macs_by_type.values())
     assert figures.copied_per_second and figures.calls_per_second
-    with pytest.raises(UsageError, match="no limit is given"):
+    with pytest.raises(UsageError, match=f"^the target '{name}' has no limits on a tile") as error:
         find(name)
+    assert error.value.hint is not None
+    assert all(map(has_limits, error.value.hint.removeprefix("choose ").split(", ")))
+    assert descriptions()[name].endswith("Not for tile: it has no limits.")
 
 
 def test_the_result_has_the_time_before_and_after() -> None:

@@ -21,7 +21,7 @@ from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.limits import RunLimits
 from onnxtile.system.registry import data_folder
-from onnxtile.tiling.limits import from_file as limits_file
+from onnxtile.tiling.limits import find as limits_file
 from tests.hostile import forked
 from tests.hostile.mutants import judged
 from tests.hostile.mutate import mutated_bytes, mutated_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ def test_tensors_with_too_few_bytes_and_ones_without_name_are_refused(small: onn
     unnamed.graph.initializer[0].name = ""
     with pytest.raises(ModelError, match="no name"):
         load(unnamed)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [(2**20, "begins with a byte of zero"), (5 * 2**30, "reads less than 2 GiB")]
+)
+def test_a_file_that_is_no_protobuf_is_refused_before_it_is_read(tmp_path: Path, size: int, reason: str) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(size)
+    began = time.monotonic()
+    assert reason in refused(tmp_path / "m.onnx")
+    assert time.monotonic() - began < 5
 
 
 def test_names_that_are_not_text_are_refused(tmp_path: Path, text: Text) -> None:

@@ -83,6 +83,15 @@ def test_an_error_names_file_and_line(tmp_path: Path, case: str) -> None:
     assert shown is None or int(shown[1]) == line  # the line above the caret is numbered as in the file
 
 
+def test_an_unknown_key_at_the_top_lists_no_keys_of_other_tables(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(HEAD + 'xyzzy = 1\n[[variants]]\nquery = "Mul->Relu"\n')
+    with pytest.raises(PatternError) as caught:
+        api.fuse(onnx.parser.parse_model(MODEL), [str(file)], verify=False)
+    assert caught.value.hint is not None and "variants" in caught.value.hint
+    assert "query" not in caught.value.hint and "attributes" not in caught.value.hint
+
+
 def test_not_utf_8(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(b'name = "Mine"\ndoc = "\xff"\n')

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnx.parser
 import pytest
 from rich.console import Console
 
@@ -103,3 +104,20 @@ def test_experts_are_planned_and_run(bits: int) -> None:
     assert found.verdict is not None
     assert found.verdict.equal
     assert found.plan.optimal
+
+
+UNKNOWN = {
+    "my.ops.Magic": '<ir_version: 9, opset_import: ["": 18, "my.ops": 1]>'
+    "g (float[4] x) => (float[4] y) <float[4] a> { a = my.ops.Magic(x) y = Relu(a) }",
+    "opset 99": '<ir_version: 9, opset_import: ["": 99]> g (float[4] x) => (float[4] y) { y = Relu(x) }',
+}
+
+
+@pytest.mark.parametrize("missing", UNKNOWN)
+def test_what_onnxruntime_has_never_heard_of_is_planned_and_named_in_one_short_line(missing: str) -> None:
+    model = onnx.parser.parse_model(UNKNOWN[missing])
+    assert missing in str(onnxtile.plan(model).not_run)
+    with pytest.raises(NoKernel, match=rf"^onnxruntime's CPU has no kernels? for {missing}[^:]*$") as error:
+        onnxtile.fuse(model)
+    assert error.value.hint == "add verify=False to go on without a run"
+    assert onnxtile.fuse(model, verify=False).fused == 0

@@ -483,3 +483,17 @@ def test_a_trade_is_dark_where_the_system_is(trade: Any) -> None:
     trade.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert (light[0][0], dark[0][0]) == ("rgb(255, 255, 255)", "rgb(22, 25, 29)")
     assert light[1][1] != dark[1][1]
+
+
+def test_the_table_of_a_trade_fits_a_narrow_page(browser: Any, tmp_path: Path) -> None:
+    large = {"arena": 6_021_120, "macs": 300_774_272, "nodes": 15_407, "copied": 63_094_528}
+    points = [{**point, **large} for point in POINTS["curve"]]
+    write_result({"model": "m.onnx", "command": "onnxtile fit m.onnx", "curve": points}, "curve", tmp_path / "c.html")
+    try:
+        browser.set_window_size(600, 900)
+        browser.get((tmp_path / "c.html").as_uri())
+        settled(browser)
+        wide, room = browser.execute_script("const p = element('points'); return [p.scrollWidth, p.clientWidth];")
+        assert wide <= room <= 600
+    finally:
+        browser.set_window_size(1400, 900)

@@ -312,7 +312,12 @@ def test_inputs_are_named_with_type_and_shape() -> None:
 
 def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
     small, large = bare([row("a", 0, 8, 0, 1)]), bare([row("a", 0, 2048, 0, 1)])
-    assert headline(small, "", large).figures[0] == ("arena", "2 KiB → 8 bytes")
+    proved = {**small, "optimal": True, "optimal_over": "any order", "schedule": ["n"]}
+    figures = headline(proved, "", large).figures
+    assert (figures[0], figures[-1]) == (
+        ("arena", "2 KiB → 8 bytes"),
+        ("proof of the plan after", "smallest of any order"),
+    )
 
 
 # What lies where and when: arenas apart, aliases in nobody's sum, steps of several nodes.

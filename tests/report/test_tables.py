@@ -190,6 +190,21 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})
 
 
+def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_compare_nothing() -> None:
+    one = {"tile": [50, 2, 96, 1, 1], "order": "mnk", "nodes": 9, "held": 1008, "bytes_moved": 1200}
+    choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [one]}
+    cuts = {"groups": 50, "rows": 2, "columns": 96, "channels": 1, "filters": 1}
+    sizes = {"op": "Conv", "m": 16, "k": 8, "n": 16, "grid": [1, 2, 1], "matmuls": 8}
+    result = {"tiled": [{"node": "a", **sizes, "choice": choice, "cuts": cuts}], "skipped": []}
+    peaks = {way: {"model": 7000, "layers": 640} for way in ("sum", "chain")}
+    shown = {**result, "nodes_before": 3, "nodes_after": 40, "verdict": None, "sites": [], "peaks": peaks}
+    text = rendered("tile", shown)
+    assert "4×1×2×1" in text, "the stretches of groups come first, and the product is the number of tiles"
+    assert "a tile of a convolution is groups×rows×columns×channels×filters" in text
+    assert "nodes against bytes" not in text
+    assert "however partial sums are added: 640 inside tiled layers, 7,000 in the whole model" in text
+
+
 def test_tile_shows_each_level_of_a_choice_and_what_limits_its_axes() -> None:
     outer = {
         "level": "outer",

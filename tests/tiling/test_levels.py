@@ -22,7 +22,7 @@ from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling import choose as search
 from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.levels import Nest
-from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find, from_file
+from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find
 from onnxtile.tiling.result import TiledNode
 from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_choice import serpentine
@@ -310,7 +310,7 @@ def test_a_table_of_an_operator_has_the_outer_memory_of_the_file_or_its_own(tmp_
         [operator.MatMul.outer]
         memory = 512
     """
-    limits = from_file(written(tmp_path, text))
+    limits = find(written(tmp_path, text))
     assert limits.of_operator("MatMulInteger").outer_memory == 4096
     assert limits.of_operator("Gemm") == Limits(4, outer_memory=4096)
     assert limits.of_operator("MatMul") == Limits(8, outer_memory=512)
@@ -331,7 +331,7 @@ def test_a_table_of_an_operator_has_the_outer_memory_of_the_file_or_its_own(tmp_
 def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Path, text: str, where: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as error:
-        from_file(path)
+        find(path)
     assert str(error.value).startswith(f"{path}{where}")
 
 

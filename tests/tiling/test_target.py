@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
-from onnxtile.tiling.limits import Limits, TilingPolicy, find, from_file, has_limits, ready_made
+from onnxtile.tiling.limits import Limits, TilingPolicy, find, has_limits, ready_made
 from tests.tiling.test_levels import written
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_every_field(tmp_path: Path) -> None:
         k = 32
         pad = true
     """
-    limits = from_file(written(tmp_path, text))
+    limits = find(written(tmp_path, text))
     common: dict[str, Any] = {
         "multiples": (1, 16, 8), "largest_elements": 4096, "largest_bytes": 65536, "memory": 2**20,
         "dtypes": frozenset({"float32", "int8"}),
@@ -71,7 +71,7 @@ def test_every_field(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused_with_file_and_field(tmp_path: Path, text: str, where: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as error:
-        from_file(path)
+        find(path)
     assert str(error.value).startswith(f"{path}:") and where in str(error.value)
     assert str(error.value).removeprefix(f"{path}:").split(":")[0].isdigit(), "a line"
 
@@ -81,6 +81,12 @@ def test_a_file_that_is_missing_is_named_with_those_that_ship() -> None:
         find("chip.toml")
     ready = "128x128x128, 16x16x16, 64x64x64, 64x64x64-in-256KiB, cortex-m4, cortex-m55, cortex-m7, ethos-u55-128"
     assert error.value.hint == f"ready-made: {ready}, scratchpad-256KiB"
+
+
+def test_a_model_given_as_a_target_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "small.onnx").write_bytes(b"\x08\x0a\xff")
+    with pytest.raises(UsageError, match=r"small\.onnx: this is a model, not a TOML file$"):
+        find(tmp_path / "small.onnx")
 
 
 def test_what_the_command_line_says_counts_more() -> None:

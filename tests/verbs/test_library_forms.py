@@ -1,5 +1,6 @@
 """How Python gives options: as numbers, texts and tables, read as on the command line, with errors in Python's words."""
 
+import ast
 import inspect
 import pydoc
 import re
@@ -13,6 +14,7 @@ import pytest
 
 import onnxtile
 from onnxtile import api
+from onnxtile.declare.option import parameters
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import Limits
 from tests import build
@@ -107,6 +109,26 @@ def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call
 def test_an_unknown_keyword_names_the_function(model: onnx.ModelProto) -> None:
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'alignmnt'"):
         onnxtile.plan(model, alignmnt=64)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "verb", ["fuse", "match", "tile", "plan", "inspect", "verify", "check_plan", "fit", "fit_curve"]
+)
+def test_help_shows_the_forms_of_values_whose_types_have_names_of_their_own(verb: str) -> None:
+    """Each form that the docstring shows is read."""
+    function = getattr(onnxtile, verb)
+    rows = dict(re.findall(r"^    (\w+): .*\n((?:        .*\n)*)", function.__doc__, re.MULTILINE))
+    (taken,) = inspect.signature(function.from_options, eval_str=True).parameters.values()
+    known = parameters(taken.annotation)
+    for name, one in inspect.signature(function).parameters.items():
+        is_opaque = re.search(r"[A-Z]\w*(Words|Sizes|Shapes|Inputs|Table)\b|Mapping|Capacities", str(one.annotation))
+        forms = re.findall(rf"{name}=(.+?)(?=, {name}=|$)", rows.get(name, "").strip())
+        assert forms or not is_opaque, name
+        assert all(known[name].kind.read(ast.literal_eval(form)) is not None for form in forms)
+
+
+def test_help_of_the_model_says_what_it_may_be() -> None:
+    assert "the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model" in pydoc.render_doc(onnxtile.Source)
 
 
 @pytest.mark.parametrize("verb", ["fuse", "unfuse", "match", "tile", "plan", "inspect", "verify", "check_plan"])

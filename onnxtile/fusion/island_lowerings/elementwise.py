@@ -18,7 +18,6 @@ from onnxtile.fusion.lower.island_lowering import (
     stored_triple,
 )
 from onnxtile.fusion.lower.lowering import (
-    ORT_DOMAIN,
     Argument,
     Literal,
     Made,
@@ -29,6 +28,7 @@ from onnxtile.fusion.lower.lowering import (
     Setting,
     settings,
 )
+from onnxtile.operators.node_view import MICROSOFT
 
 
 class StoredIsland(IslandLowering):
@@ -51,7 +51,7 @@ class StoredIsland(IslandLowering):
         unknown = sorted(given.keys() - self._attributes)
         if unknown:
             raise NotLowered(f"{self._operator} has no attribute {unknown[0]}")
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::{self._operator}", self.attributes(island, given)))
+        return clamped(island, on_stored(island, f"{MICROSOFT}::{self._operator}", self.attributes(island, given)))
 
     def attributes(self, island: IslandSite, given: dict[str, Setting]) -> dict[str, Setting]:  # noqa: ARG002 - of others
         """Return the attributes of the operator from those of the first operator of the island. Raises NotLowered."""
@@ -81,7 +81,7 @@ class ReduceMeanIsland(StoredIsland):
         spatial = rank >= 3 and sorted(axis % rank for axis in axes) == list(range(2, rank))
         if not spatial or not island.first.attributes.get_int("keepdims", 1):
             raise NotLowered("its mean is not over all axes after the channels, which stay as axes of length 1")
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::{self._operator}"))
+        return clamped(island, on_stored(island, f"{MICROSOFT}::{self._operator}"))
 
 
 def _axes(island: IslandSite) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class SubIsland(IslandLowering):
         zero = Literal(~b.rule.zeros.astype(b.rule.dtype.numpy()), b.rule.dtype, "zero_point")
         complement = NewNode("BitwiseNot", (stored,), since=18)
         inputs = (*stored_triple(a), Made(0), scale, zero, *scale_pair(result))
-        return clamped(island, complement, NewNode("QLinearAdd", inputs, domain=ORT_DOMAIN), main=1)
+        return clamped(island, complement, NewNode("QLinearAdd", inputs, domain=MICROSOFT), main=1)
 
 
 SUB = SubIsland()
@@ -159,7 +159,7 @@ class DivIsland(IslandLowering):
             Literal(np.zeros((), dtype.numpy()), dtype, "zero_point"),
         )
         inputs = (*stored_triple(x), *factor, *scale_pair(result))
-        return clamped(island, NewNode("QLinearMul", inputs, domain=ORT_DOMAIN))
+        return clamped(island, NewNode("QLinearMul", inputs, domain=MICROSOFT))
 
 
 DIV = DivIsland()
@@ -185,7 +185,7 @@ class HardSigmoidIsland(IslandLowering):
         stored, _, zero = stored_triple(x)
         scale = Literal(np.asarray(x.rule.number * alpha, np.float32), ir.DataType.FLOAT, "scale")
         inputs = (stored, scale, zero, *_one_element(beta, x.rule.dtype), *scale_pair(result))
-        return clamped(island, NewNode("QLinearAdd", inputs, domain=ORT_DOMAIN), within=(0.0, 1.0))
+        return clamped(island, NewNode("QLinearAdd", inputs, domain=MICROSOFT), within=(0.0, 1.0))
 
 
 def _one_element(number: float, dtype: ir.DataType) -> tuple[Operand, Operand, Operand]:

@@ -12,7 +12,6 @@ from onnxtile.fusion.lower.island_lowering import (
     scale_pair,
 )
 from onnxtile.fusion.lower.lowering import (
-    ORT_DOMAIN,
     Argument,
     Made,
     NewNode,
@@ -21,6 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     Replacement,
     settings,
 )
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.table import movement_of
 
 
@@ -76,10 +76,6 @@ class MovedIsland(IslandLowering):
             raise NotLowered("an operand is computed in it")
         return known
 
-    def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator on the stored tensor."""
-        return self.to_onnx(island)
-
 
 DEPTH_TO_SPACE = MovedIsland("DepthToSpace", 1)
 EXPAND = MovedIsland("Expand", 8)
@@ -117,7 +113,7 @@ class ConcatIsland(IslandLowering):
         operands = [island.stored(index) for index in range(len(island.steps[0].sources))]
         if all(tensor.rule.same_as(island.result) for tensor in operands):
             return self.to_onnx(island)
-        return clamped(island, on_stored(island, f"{ORT_DOMAIN}::QLinearConcat", settings(island.first)))
+        return clamped(island, on_stored(island, f"{MICROSOFT}::QLinearConcat", settings(island.first)))
 
 
 CONCAT = ConcatIsland()

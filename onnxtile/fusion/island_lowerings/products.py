@@ -5,10 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.island_lowering import (
-    STANDARD,
     IslandLowering,
     IslandOperand,
-    IslandOutput,
     IslandSite,
     StoredTensor,
     clamped,
@@ -21,7 +19,6 @@ from onnxtile.fusion.lower.island_lowering import (
     stored_triple,
 )
 from onnxtile.fusion.lower.lowering import (
-    ORT_DOMAIN,
     Argument,
     Literal,
     Made,
@@ -34,6 +31,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
 )
 from onnxtile.model.known import Dims
+from onnxtile.operators.node_view import MICROSOFT
 
 
 class MatMulIsland(IslandLowering):
@@ -71,11 +69,11 @@ def quantised_gemm(island: IslandSite, bias: IslandOperand, attributes: dict[str
     trail = () if len(a.dims) == 2 else (_reshaped(Made(1), (*a.dims[:-1], columns)),)
     if island.only_result is None:
         require_alone(island)
-        steps = (*lead, NewNode("QGemm", operands, attributes, ORT_DOMAIN), *trail)
+        steps = (*lead, NewNode("QGemm", operands, attributes, MICROSOFT), *trail)
         return Replacement(steps, (Made(len(steps) - 1),), len(lead))
     require_alike(a.rule, island.result)
     inputs = (*operands, *scale_pair(island.result))
-    return clamped(island, *lead, NewNode("QGemm", inputs, attributes, ORT_DOMAIN), *trail, main=len(lead))
+    return clamped(island, *lead, NewNode("QGemm", inputs, attributes, MICROSOFT), *trail, main=len(lead))
 
 
 def _reshaped(operand: Operand, dims: Dims) -> NewNode:
@@ -98,14 +96,14 @@ def _to_float(island: IslandSite, bias: IslandOperand) -> Replacement:
         if not isinstance(bias, Argument) or bias.value is None or bias.dims != (b.dims[1],):
             raise NotLowered("its bias must be a vector of floats")
         inputs = (*inputs, bias.value)
-    return Replacement((NewNode("MatMulIntegerToFloat", inputs, domain=ORT_DOMAIN),), (Made(0),))
+    return Replacement((NewNode("MatMulIntegerToFloat", inputs, domain=MICROSOFT),), (Made(0),))
 
 
 def _with_bias(island: IslandSite) -> tuple[IslandOperand, IslandSite]:
     """Return the constant that is added to the product, None where there is none, and the island without that Add."""
-    if len(island.steps) < 2 or island.steps[1].node.op_type != "Add" or island.steps[1].node.domain not in STANDARD:
+    if len(island.steps) < 2 or island.steps[1].node.op_type != "Add" or island.steps[1].node.domain:
         return None, island
-    others = [source for source in island.steps[1].sources if source != IslandOutput(0)]
+    others = [source for source in island.steps[1].sources if source != Made(0)]
     if len(others) != 1 or not isinstance(others[0], StoredTensor | Argument):
         return None, island
     return others[0], island.without(1)
@@ -196,7 +194,7 @@ class AttentionIsland(IslandLowering):
             raise NotLowered("QAttention takes no past and no bias of the scores here")
         (left, x_scale, x_zero), (right, w_scale, w_zero) = stored_triple(x), stored_triple(weight, axis=-1)
         inputs = (left, right, _float(island, 2), x_scale, w_scale, _float(island, 3), x_zero, w_zero)
-        steps = [NewNode("QAttention", inputs, given, ORT_DOMAIN)]
+        steps = [NewNode("QAttention", inputs, given, MICROSOFT)]
         if rule is None:
             return Replacement(tuple(steps), (Made(0),))
         steps.append(NewNode("QuantizeLinear", (Made(0), *scale_pair(rule)), since=10))

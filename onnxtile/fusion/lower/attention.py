@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    HALVES,
     Argument,
     CallSite,
     Literal,
     LoweringFacts,
     Made,
     NewNode,
+    NewNodes,
     NotLowered,
     Operand,
     held,
@@ -46,6 +46,7 @@ from onnxtile.fusion.lower.terms import (
 from onnxtile.model.known import Dim, Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
 
 # Masks that hide scores from a softmax, and guards for rows that are hidden whole.
 
@@ -415,16 +416,8 @@ def _require_broadcast(mask: Dims, scores: Dims) -> None:
 # Nodes that a lowering adds: transposes, reshapes and masks around its operator.
 
 
-@dataclass
-class NewNodes:
-    """Collects new nodes as steps; each method returns the operand that its step makes."""
-
-    steps: list[NewNode]
-
-    def add(self, step: NewNode) -> Made:
-        """Append a step."""
-        self.steps.append(step)
-        return Made(len(self.steps) - 1)
+class AttentionSteps(NewNodes):
+    """Collects the nodes around attention; each method returns the operand that its node makes."""
 
     def transposed(self, operand: Operand, perm: tuple[int, ...]) -> Operand:
         """Return `operand` with its axes permuted: where it is made by a Transpose, that is undone, not added to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from itertools import chain, count
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.edge_rows import SiteRuns
 from onnxtile.fusion.fuse import PatternResult, fuse
 from onnxtile.fusion.lower.island_lowering import IslandLowering, read_island
@@ -32,8 +33,9 @@ from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSi
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import SiteVerdict
-from onnxtile.fusion.unfuse import Opening, Undo, called_functions
+from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
+from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
 from onnxtile.model.modules import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
@@ -68,7 +70,7 @@ class PlugIns:
         """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
         calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
-        islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)  # type: ignore[type-abstract]
+        islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)
         operators = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
         return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {})
 
@@ -246,11 +248,11 @@ class Emitter:
 
     def current(self, proof: Replacement) -> Replacement:
         """Return `proof`, made before calls were replaced, with the values that are now in the place of those it names."""
-        steps = tuple(replace(step, inputs=tuple(self._current(o) for o in step.inputs)) for step in proof.steps)
-        return replace(proof, steps=steps, twice=frozenset(self._newest(value) for value in proof.twice))
-
-    def _current(self, operand: Operand) -> Operand:
-        return self._newest(operand) if isinstance(operand, ir.Value) else operand
+        steps = [
+            replace(step, inputs=tuple(self._newest(o) if isinstance(o, ir.Value) else o for o in step.inputs))
+            for step in proof.steps
+        ]
+        return replace(proof, steps=tuple(steps), twice=frozenset(map(self._newest, proof.twice)))
 
     def _newest(self, value: ir.Value) -> ir.Value:
         while value in self._replaced:
@@ -293,18 +295,7 @@ class Emitter:
 
     def prune(self) -> None:
         """Remove what only the replaced calls read: constants, and nodes whose results are read no more."""
-        todo = list(self._loose)
-        while todo:
-            value = todo.pop()
-            node, graph = value.producer(), value.graph
-            if value.uses() or value.is_graph_output() or value.is_graph_input() or graph is None:
-                continue
-            if node is None:
-                graph.initializers.pop(value.name or "", None)
-            elif all(not v.uses() and not v.is_graph_output() for v in node.outputs) and isinstance(graph, ir.Graph):
-                todo.extend(v for v in node.inputs if v is not None)
-                if node.graph is not None:
-                    graph.remove(node, safe=True)
+        prune(self._loose)
 
     def _node(self, step: NewNode, before: list[ir.Node], name: str, graph: ir.Graph, *, shared: bool) -> ir.Node:
         """Return the node of a step; where it may be `shared`, that of an earlier call of the graph, if there is one."""
@@ -312,7 +303,8 @@ class Emitter:
         key = (graph, step.domain, step.op, tuple(operands), repr(sorted(step.attributes.items())))
         if shared and key in self._written:
             return self._written[key]
-        node = made_node(step, operands, name)
+        attributes = ir.convenience.convert_attributes(step.attributes)
+        node = ir.Node(step.domain, step.op, operands, attributes, num_outputs=step.outputs, name=name)
         if shared:
             self._written[key] = node
         return node
@@ -324,30 +316,15 @@ class Emitter:
             return operand
         key = (graph, operand.dtype, operand.array.shape, operand.array.tobytes())
         if key not in self._literals:
-            value = literal_value(operand, self._free(f"onnxtile/{operand.hint}"))
+            tensor = ir.Tensor(operand.array, dtype=operand.dtype, name=self._free(f"onnxtile/{operand.hint}"))
+            self._literals[key] = value = ir.val(tensor.name, const_value=tensor)
             graph.register_initializer(value)
-            self._literals[key] = value
         return self._literals[key]
 
     def _free(self, name: str) -> str:
         free = next(n for n in chain([name], (f"{name}_{number}" for number in count(2))) if n not in self._names)
         self._names.add(free)
         return free
-
-
-def literal_value(literal: Literal, name: str) -> ir.Value:
-    """Return an initializer that holds `literal`."""
-    tensor = ir.Tensor(literal.array, dtype=literal.dtype, name=name)
-    return ir.Value(
-        name=name, const_value=tensor, shape=ir.Shape(literal.array.shape), type=ir.TensorType(literal.dtype)
-    )
-
-
-def made_node(step: NewNode, operands: Sequence[ir.Value | None], name: str | None = None) -> ir.Node:
-    """Return the node that `step` is."""
-    attributes = ir.convenience.convert_attributes(step.attributes)
-    outputs = [ir.Value() for _ in range(step.outputs)]
-    return ir.Node(step.domain, step.op, operands, attributes, outputs=outputs, name=name)
 
 
 # Cuts out each different site of a lowering: the call as it was, and the operators it became, as two models.
@@ -393,8 +370,13 @@ class Evidence:
         if key in self._parts:
             self._parts[key] = replace(self._parts[key], same=(*self._parts[key].same, name))
             return
-        before = self._before(call, nodes, inputs)
-        after = self._after(call, inputs, proof)
+        cut = self._cut.of([*nodes, call], {value: self._type(value) for value in inputs}, call.outputs)
+        before, after = ir.from_proto(cut), ir.from_proto(cut)
+        emitter = Emitter(after)
+        emitter.replaced(zip(inputs, after.graph.inputs, strict=True))
+        emitter.replace(after.graph[-1], emitter.current(proof), meta_op)
+        emitter.prune()
+        _tidy(after, lowered=False)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
         twice = frozenset(v.name or "" for v in proof.twice)
         self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds, key=key)
@@ -414,31 +396,6 @@ class Evidence:
             (s.op, s.domain, repr(s.attributes), tuple(_key(o, numbers) for o in s.inputs)) for s in proof.steps
         )
         return (above, tuple(known), steps)
-
-    def _before(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value]) -> ir.Model:
-        return ir.from_proto(self._cut.of([*nodes, call], {v: self._type(v) for v in inputs}, call.outputs))
-
-    def _after(self, call: ir.Node, inputs: list[ir.Value], proof: Replacement) -> ir.Model:
-        copies = {value: ir.Value(name=value.name) for value in inputs}
-        body: list[ir.Node] = []
-        for step in proof.steps:
-            operands: list[ir.Value | None] = []
-            for operand in step.inputs:
-                if isinstance(operand, Literal):
-                    operands.append(literal_value(operand, f"literal {len(body)} {len(operands)}"))
-                elif isinstance(operand, Made):
-                    operands.append(body[operand.step].outputs[operand.output])
-                else:
-                    operands.append(None if operand is None else copies[operand])
-            node = made_node(step, operands)
-            for i, value in enumerate(node.outputs):
-                value.name = f"step {len(body)} {i}"
-            body.append(node)
-        outputs = [body[output.step].outputs[output.output] for output in proof.outputs]
-        for value, old in zip(outputs, call.outputs, strict=True):
-            value.name = old.name
-        fed = {copies[value]: self._type(value) for value in inputs}
-        return ir.from_proto(self._cut.of(body, fed, outputs))
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:
         argument = self._facts.argument(value)
@@ -489,12 +446,14 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class LoweredSite:
+class LoweredSite(JsonFields):
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
     `decided` says that no proof decides whether the operator means the call, but a run of both.
     `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
     """
+
+    JSON = "call meta_op operator? reason? opened? decided? edges?"
 
     call: str
     meta_op: str
@@ -503,10 +462,6 @@ class LoweredSite:
     opened: bool = False
     decided: str = ""
     edges: Mapping[str, list[str]] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the JSON of one call."""
-        return {key: value for key, value in vars(self).items() if value not in ("", False, {})}
 
 
 @dataclass(frozen=True)
@@ -599,7 +554,7 @@ class _Run:
             self._apply(decision, emitter)
         self._decider.discard()
         emitter.prune()
-        _tidy(self.fused, any(site.operator for site in self.sites))
+        _tidy(self.fused, lowered=any(site.operator for site in self.sites))
 
     def _apply(self, decision: Decision, emitter: Emitter) -> None:
         site = LoweredSite(decision.name, decision.meta_op, reason=decision.reason)
@@ -620,19 +575,16 @@ class _Run:
             self.sites.append(site)
 
 
-def _tidy(model: ir.Model, lowered: bool) -> None:
+def _tidy(model: ir.Model, *, lowered: bool) -> None:
     """Remove records and functions of calls that are no more, and import the domains that are used."""
     if lowered:  # what was lowered cannot be unfused
         model.graph.metadata_props[keys.ORIGINAL] = dumps(past_of(model).only(fused_calls(model)))
-    called = called_functions(model)
-    for identifier, function in list(model.functions.items()):
-        if keys.META_OP in function.metadata_props and identifier not in called:
-            del model.functions[identifier]
+    remove_uncalled(model)
     used = {node.domain for node in all_nodes(model)}
     imports = model.graph.opset_imports
     if keys.DOMAIN not in used:
         imports.pop(keys.DOMAIN, None)
-    for domain in sorted(used - imports.keys() - {"", "ai.onnx"}):
+    for domain in sorted(used - imports.keys() - {""}):
         imports[domain] = 1
 
 

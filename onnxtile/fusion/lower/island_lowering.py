@@ -5,7 +5,6 @@ A tensor x is stored as q: x = (q - zero point) · scale (https://onnx.ai/onnx/o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -16,7 +15,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    ORT_DOMAIN,
     Argument,
     CallSite,
     Literal,
@@ -35,13 +33,13 @@ from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operators
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-STANDARD = frozenset({"", "ai.onnx"})
 
 
 @dataclass(frozen=True)
@@ -146,16 +144,8 @@ def elements_of(argument: Argument, facts: LoweringFacts) -> Array:
     return facts.elements_of(argument, "an operand that must be constant is not")
 
 
-IslandOperand: TypeAlias = "StoredTensor | Argument | IslandOutput | None"
+IslandOperand: TypeAlias = "StoredTensor | Argument | Made | None"
 """An operand of a node in an island: stored, a float (or an axis, a shape), the result of another node, or left out."""
-
-
-@dataclass(frozen=True)
-class IslandOutput:
-    """An output of one of the nodes that compute in an island."""
-
-    step: int
-    output: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,7 +165,7 @@ class IslandSite:
 
     site: CallSite = field(repr=False)
     steps: tuple[IslandStep, ...]
-    results: tuple[tuple[IslandOutput, QuantisationRule | None], ...]
+    results: tuple[tuple[Made, QuantisationRule | None], ...]
 
     @property
     def first(self) -> ir.Node:
@@ -200,9 +190,7 @@ class IslandSite:
     def without(self, number: int) -> IslandSite:
         """Return the island without the step at `number`, whose readers read what is made before it."""
         steps = [
-            replace(
-                step, sources=tuple(_earlier(s, number) if isinstance(s, IslandOutput) else s for s in step.sources)
-            )
+            replace(step, sources=tuple(_earlier(s, number) if isinstance(s, Made) else s for s in step.sources))
             for step in self.steps
         ]
         results = tuple((_earlier(output, number), rule) for output, rule in self.results)
@@ -221,14 +209,14 @@ class IslandSite:
         return sources[index] if index < len(sources) else None
 
 
-def _earlier(output: IslandOutput, number: int) -> IslandOutput:
+def _earlier(output: Made, number: int) -> Made:
     """Return an output as it is without the step at `number`."""
     if output.step < number:
         return output
-    return IslandOutput(output.step - 1, 0 if output.step == number else output.output)
+    return Made(output.step - 1, 0 if output.step == number else output.output)
 
 
-class IslandLowering(ABC):
+class IslandLowering:
     """How the islands of one operator are lowered: one instance in one file of onnxtile/fusion/island_lowerings.
 
     `name` is the operator, with its domain before it and two colons where that is not the standard's. Both methods are pure, and raise
@@ -237,9 +225,9 @@ class IslandLowering(ABC):
 
     name: str
 
-    @abstractmethod
     def to_ort(self, island: IslandSite) -> Replacement:
-        """Return the operator of onnxruntime that computes on the stored operands."""
+        """Return the operator of onnxruntime that computes on the stored operands: by default the standard one."""
+        return self.to_onnx(island)
 
     def to_onnx(self, island: IslandSite) -> Replacement:
         """Return the standard operator that does so."""
@@ -282,14 +270,14 @@ class _IslandReader:
             values.update(zip(node.outputs, self._results(node, values), strict=False))
         return [values[value] for value in function.outputs]
 
-    def result(self, output: IslandOperand | _Requantised) -> tuple[IslandOutput, QuantisationRule | None]:
+    def result(self, output: IslandOperand | _Requantised) -> tuple[Made, QuantisationRule | None]:
         source, rule = (output.source, output.rule) if isinstance(output, _Requantised) else (output, None)
-        if not isinstance(source, IslandOutput):
+        if not isinstance(source, Made):
             raise NotLowered("it only requantises")
         return source, rule
 
     def _results(self, node: ir.Node, values: _IslandValues) -> Sequence[IslandOperand | _Requantised]:
-        if node.op_type == "Constant" and node.domain in STANDARD:
+        if node.op_type == "Constant" and not node.domain:
             return [held(constant_array(node))]
         read = [values[value] for value in node.inputs]
         if dequantises(node):
@@ -304,7 +292,7 @@ class _IslandReader:
         if moved is not None:
             return [moved]
         self.steps.append(IslandStep(node, sources))
-        return [IslandOutput(len(self.steps) - 1, i) for i in range(len(node.outputs))]
+        return [Made(len(self.steps) - 1, i) for i in range(len(node.outputs))]
 
     def _stored(self, node: ir.Node, read: Sequence[IslandOperand | _Requantised]) -> StoredTensor:
         if not isinstance(read[0], Argument):
@@ -444,11 +432,11 @@ def _bounds(island: IslandSite, within: tuple[float, float]) -> tuple[int, int]:
     rule = island.result
     low, high = (rule.stored(bound) for bound in within)
     for number, step in enumerate(island.steps[1:]):
-        if not step.sources or step.sources[0] != IslandOutput(number) or step.node.domain not in STANDARD:
+        if not step.sources or step.sources[0] != Made(number) or step.node.domain:
             raise NotLowered(f"{step.node.op_type} follows {island.first.op_type} in it")
         least, most = (rule.stored(bound) for bound in _clip(island, step))
         low, high = (min(max(bound, least), most) for bound in (low, high))
-    if island.results[0][0] != IslandOutput(len(island.steps) - 1):
+    if island.results[0][0] != Made(len(island.steps) - 1):
         raise NotLowered("its result is not that of its last operator")
     return low, high
 
@@ -556,7 +544,7 @@ def product_by_blocks(island: IslandSite, x: IslandOperand, weight: StoredTensor
             raise NotLowered("its bias must be a vector of floats")
         inputs += [None] * (5 - len(inputs)) + [bias.value]
     given = {"K": rows, "N": columns, "bits": bits, "block_size": weight.rule.block}
-    return Replacement((NewNode("MatMulNBits", tuple(inputs), given, ORT_DOMAIN),), (Made(0),))
+    return Replacement((NewNode("MatMulNBits", tuple(inputs), given, MICROSOFT),), (Made(0),))
 
 
 def _in_blocks(weight: StoredTensor) -> tuple[Array, Array]:

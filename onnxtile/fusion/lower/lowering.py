@@ -11,7 +11,6 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -24,23 +23,20 @@ from onnxtile.fusion.lower.terms import (
 )
 from onnxtile.model.constants import Constants, constant_array
 from onnxtile.model.known import Dim, Dims
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
+from onnxtile.verification.values import precision_of
 
-ORT_DOMAIN = "com.microsoft"
-HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WITHOUT_FORMULA = frozenset({"Attention", "MultiHeadAttention", "QAttention"})
 """Operators that onnxruntime documents without a formula."""
 FLOATS = frozenset({ir.DataType.FLOAT, *HALVES})
+WITH_DOUBLE = FLOATS | {ir.DataType.DOUBLE}
 
-PRECISION = {
-    ir.DataType.FLOAT16: float(np.finfo(np.float16).eps),
-    ir.DataType.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps),  # type: ignore[no-untyped-call]
-    ir.DataType.FLOAT: 2 * float(np.finfo(np.float32).eps),
-    ir.DataType.DOUBLE: 2 * float(np.finfo(np.float64).eps),
-}
+PRECISION = {dtype: (1 if dtype in HALVES else 2) * precision_of(dtype.numpy()) for dtype in WITH_DOUBLE}
 """Relative tolerance of a product of two rounded constants; it separates 1.7 from 1.702, except in bfloat16, where both are equal."""
 
 
@@ -72,7 +68,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Made:
-    """An output of one of the lowered nodes."""
+    """An output of one of the lowered nodes, or of the nodes that compute in an island."""
 
     step: int
     output: int = 0
@@ -114,7 +110,7 @@ class Replacement:
     @property
     def needs_run(self) -> bool:
         """Whether only a run decides if the steps mean the call: they are claimed, or an operator has no documented formula."""
-        return self.claimed or any(step.domain == ORT_DOMAIN and step.op in _WITHOUT_FORMULA for step in self.steps)
+        return self.claimed or any(step.domain == MICROSOFT and step.op in _WITHOUT_FORMULA for step in self.steps)
 
     @property
     def opset(self) -> int:
@@ -132,6 +128,24 @@ class Replacement:
     ) -> Replacement:
         """Return the proof that the call is one node with one output."""
         return Replacement((NewNode(op, inputs, attributes or {}, domain, since if not domain else 1),), (Made(0),))
+
+
+class NewNodes:
+    """Collects the new nodes of a replacement."""
+
+    def __init__(self) -> None:
+        self.steps: list[NewNode] = []
+
+    def add(self, step: NewNode) -> Made:
+        """Append a node; return its first output."""
+        self.steps.append(step)
+        return Made(len(self.steps) - 1)
+
+    def replacement(
+        self, output: Made, main: Made, *, twice: frozenset[ir.Value] = frozenset(), rounds: bool = False
+    ) -> Replacement:
+        """Return what the call becomes, named for the node that makes `main`."""
+        return Replacement(tuple(self.steps), (output,), main.step, twice=twice, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -375,7 +389,7 @@ def inlined(site: CallSite, since: Mapping[str, int], *, main: int) -> Replaceme
     operands.update((value, operand_of(argument)) for value, argument in site.known.items())
     steps: list[NewNode] = []
     for node in site.nodes:
-        if node.op_type not in since or node.domain not in {"", "ai.onnx"}:
+        if node.op_type not in since or node.domain:
             raise NotLowered(f"its body contains {node.op_type}")
         inputs = tuple(operands[value] for value in node.inputs)
         steps.append(

@@ -11,11 +11,10 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.attention import NewNodes
+from onnxtile.fusion.lower.attention import AttentionSteps
 from onnxtile.fusion.lower.definition import definition, is_defined_as
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    HALVES,
     Argument,
     CallSite,
     Literal,
@@ -50,6 +49,7 @@ from onnxtile.fusion.lower.terms import (
 from onnxtile.model.known import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
+from onnxtile.verification.rounding import HALVES
 
 # Along which axis a body reduces, and constants that have one element for each place along an axis.
 
@@ -212,10 +212,10 @@ def normalised(site: CallSite, operator: str, since: int) -> Replacement:
     if is_last:
         return Replacement.one(operator, (x, *inputs), settings, since=since)
     last = (*(axis for axis in range(rank) if axis != first), first)
-    steps = NewNodes([])
+    steps = AttentionSteps()
     result = steps.add(NewNode(operator, (steps.transposed(x, last), *inputs), settings, since=since))
     back = steps.add(NewNode("Transpose", (result,), {"perm": tuple(last.index(axis) for axis in range(rank))}))
-    return Replacement(tuple(steps.steps), (back,), result.step)
+    return steps.replacement(back, result)
 
 
 def _precise(site: CallSite) -> Poly:

@@ -15,6 +15,7 @@ from onnxtile.fusion.lower.lowering import (
     LoweringFacts,
     Made,
     NewNode,
+    NewNodes,
     NotLowered,
     Operand,
     Replacement,
@@ -70,17 +71,13 @@ NUMBER = {(), (1,)}
 """The shapes of a scale or a zero point of a whole tensor."""
 
 
-class QdqSteps:
+class QdqSteps(NewNodes):
     """Collects the nodes that stand for one operator: `stored` operands first, then `compute`, then `finished`."""
 
     def __init__(self, site: OperatorSite) -> None:
+        super().__init__()
         self._site = site
-        self._steps: list[NewNode] = []
-        self._main = 0
-
-    def _add(self, step: NewNode) -> Made:
-        self._steps.append(step)
-        return Made(len(self._steps) - 1)
+        self._main = Made(0)
 
     def stored(self, index: int, scale: int, zero: int, *, axis: int | None = None) -> Made:
         """Dequantise the operand at `index`, whose scale and zero point are at `scale` and `zero`; several lie along `axis`."""
@@ -95,11 +92,11 @@ class QdqSteps:
         if block:
             given["block_size"] = block
         inputs = tuple(operands if operands[2] is not None else operands[:2])
-        return self._add(NewNode("DequantizeLinear", inputs, given, since=since))
+        return self.add(NewNode("DequantizeLinear", inputs, given, since=since))
 
     def quantised_as_it_comes(self, index: int) -> Made:
         """Quantise the float operand at `index` by its own range, and dequantise it."""
-        quantised = self._add(NewNode("DynamicQuantizeLinear", (self._site.operand(index),), since=11, outputs=3))
+        quantised = self.add(NewNode("DynamicQuantizeLinear", (self._site.operand(index),), since=11, outputs=3))
         return self.dequantised([quantised, Made(quantised.step, 1), Made(quantised.step, 2)])
 
     def bias(self, index: int, *scales: int, factor: float = 1.0) -> Made | None:
@@ -123,23 +120,22 @@ class QdqSteps:
         domain: str = "",
     ) -> Made:
         """Add the float operator."""
-        computed = self._add(NewNode(operator, inputs, settings, domain, since))
-        self._main = computed.step
-        return computed
+        self._main = self.add(NewNode(operator, inputs, settings, domain, since))
+        return self._main
 
     def summed(self, product: Made, index: int) -> Made:
         """Add the float operand at `index`, where there is one."""
         bias = self._site.operand(index)
-        return product if bias is None else self._add(NewNode("Add", (product, bias), since=7))
+        return product if bias is None else self.add(NewNode("Add", (product, bias), since=7))
 
     def finished(self, result: Made, scale: int | None = None, zero: int | None = None) -> Replacement:
         """Quantise the result with the scale and the zero point at these places, where there is a scale."""
         if scale is None or zero is None or self._site.argument(scale) is None:
-            return Replacement(tuple(self._steps), (result,), self._main)
+            return self.replacement(result, self._main)
         operands = (result, self._number(scale, None), self._number(zero, None))
         inputs = operands if operands[2] is not None else operands[:2]
-        stored = self._add(NewNode("QuantizeLinear", inputs, since=10))
-        return Replacement(tuple(self._steps), (stored,), self._main, rounds=True)
+        stored = self.add(NewNode("QuantizeLinear", inputs, since=10))
+        return self.replacement(stored, self._main, rounds=True)
 
     def _number(self, index: int, axis: int | None) -> Operand:
         """Return the scale or zero point at `index`; a list of one constant number as that number. Raises NotLowered."""

@@ -219,7 +219,7 @@ class Reader:
         return [polys[value] for value in function.outputs]
 
     def _results(self, node: ir.Node, polys: dict[ir.Value, Poly], arrays: dict[ir.Value, Array]) -> list[Poly]:
-        if node.op_type == "Constant" and node.domain in {"", "ai.onnx"}:
+        if node.op_type == "Constant" and not node.domain:
             array = constant_array(node)
             arrays[node.outputs[0]] = array
             return [constant(array)]
@@ -262,7 +262,7 @@ def array_of(base: Atom) -> Array:
 
 def _operation(node: ir.Node, reads: list[Poly | None], known: list[Array | None], output: int) -> Poly:
     operands = [poly for poly in reads if poly is not None]
-    if node.domain in {"", "ai.onnx"} and len(operands) == len(reads):
+    if not node.domain and len(operands) == len(reads):
         arithmetic = _arithmetic(node.op_type, operands)
         if arithmetic is not None:
             return arithmetic

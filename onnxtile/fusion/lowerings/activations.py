@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
-    ORT_DOMAIN,
+    WITH_DOUBLE,
     CallSite,
     Literal,
     Lowering,
@@ -23,10 +23,10 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.lower.norms import only_axis
 from onnxtile.fusion.lower.terms import Poly, number, product
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 
-_DOUBLES = FLOATS | {ir.DataType.DOUBLE}
-_WITHOUT_BFLOAT = _DOUBLES - {ir.DataType.BFLOAT16}
+_WITHOUT_BFLOAT = WITH_DOUBLE - {ir.DataType.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class ActivationLowering(Lowering):
         return Replacement((node, NewNode("Mul", (Made(0), factor), since=7)), (Made(1),))
 
 
-_GELU = NewNode("Gelu", (), domain=ORT_DOMAIN)
-_FAST_GELU = NewNode("FastGelu", (), domain=ORT_DOMAIN)
+_GELU = NewNode("Gelu", (), domain=MICROSOFT)
+_FAST_GELU = NewNode("FastGelu", (), domain=MICROSOFT)
 _TANH = (("approximate", "tanh"),)
 _ERF_TEXT, _TANH_TEXT = "(1 + erf(x/√2))", "(1 + tanh(√(2/π) · (x + 0.044715 x³)))"
 GELU = ActivationLowering("GeLU", f"x/2 · {_ERF_TEXT}", "Gelu", 20, contrib=_GELU)
@@ -88,7 +88,7 @@ MISH = ActivationLowering("Mish", "x · tanh(softplus(x))", "Mish", 18, types=_W
 
 
 def _swish(name: str, text: str, alpha: float) -> ActivationLowering:
-    contrib = NewNode("QuickGelu", (), {"alpha": alpha}, ORT_DOMAIN)
+    contrib = NewNode("QuickGelu", (), {"alpha": alpha}, MICROSOFT)
     return ActivationLowering(name, text, "Swish", 24, (("alpha", alpha),), contrib=contrib)
 
 
@@ -106,7 +106,7 @@ class Softmax(Lowering):
         axis = only_axis(site.forms[0], "ReduceSum")
         reason = "its body is not exp(x - max x) / Σ exp(x - max x) along one axis"
         (x,) = require_operator(site, lambda x: definition("Softmax", 13, (x,), (("axis", axis),), (axis,)), reason)
-        require_type("Softmax", x, _DOUBLES)
+        require_type("Softmax", x, WITH_DOUBLE)
         return Replacement.one("Softmax", (value_of(x),), {"axis": axis}, since=13)
 
 

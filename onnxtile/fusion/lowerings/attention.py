@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -10,15 +11,14 @@ import onnx_ir as ir
 from onnxtile.fusion.lower.attention import (
     EXCHANGED,
     SWAPPED,
+    AttentionSteps,
     Heads,
-    NewNodes,
     hides_a_row,
     may_be_lowest,
     proved_attention,
 )
 from onnxtile.fusion.lower.lowering import (
-    HALVES,
-    ORT_DOMAIN,
+    FLOATS,
     Argument,
     CallSite,
     Literal,
@@ -38,6 +38,7 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.lower.terms import value_of as number_of
 from onnxtile.model.known import Dims
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.table import movement_of
 from onnxtile.system.dataclass import dataclass
 
@@ -56,26 +57,12 @@ class ScaledDotProductAttention(Lowering):
             raise NotLowered(f"its scale is {heads.scale:.3g}, and onnxruntime's Attention takes no negative one")
         if not heads.guarded and hides_a_row(heads.masks, site.facts):
             raise NotLowered("its mask hides whole rows, whose softmax is NaN and in onnxruntime's Attention 0")
-        steps = NewNodes([])
-        q, key, v = (
-            steps.laid_out(tensor, perm)
-            for tensor, perm in ((heads.q, _AS_IS), (heads.k_turned, EXCHANGED), (heads.v, _AS_IS))
-        )
-        mask, hidden = _bias(steps, heads)
-        if mask is not None and may_be_lowest(heads.masks, site.dtype):
-            # onnxruntime's kernel takes the lowest number for -inf, and a row of it for one without scores; the standard does not.
-            mask = steps.raised(mask, site.dtype)
         settings: dict[str, Setting] = {"scale": heads.scale}
         if heads.widened:
             settings["softmax_precision"] = 1
         if heads.is_flat:
             settings |= {"q_num_heads": 1, "kv_num_heads": 1}
-        inputs = (q, key, v, *(() if mask is None else (mask,)))
-        attention = steps.add(NewNode("Attention", inputs, settings, since=23))
-        out = _guarded(steps, heads, attention)
-        out = out if hidden is None else steps.without(hidden, out, site.dtype)
-        out = _turned_back(steps, heads, out)
-        return Replacement(tuple(steps.steps), (out,), attention.step)
+        return _as_laid_out(heads, NewNode("Attention", (), settings, since=23))
 
     def to_ort(self, site: CallSite) -> Replacement:
         """Return com.microsoft.MultiHeadAttention, which takes (batch, sequence, heads · size): transpositions around it fall away.
@@ -83,9 +70,9 @@ class ScaledDotProductAttention(Lowering):
         Where the numbers of heads differ, or numbers or sizes are not known, return the standard operator, which has a kernel, too.
         """
         heads = proved_attention(site, "MultiHeadAttention")
-        if heads.is_flat:
-            return _flat(heads)
-        steps = NewNodes([])
+        if heads.is_flat:  # one head, which takes (batch, sequence, size) as it is
+            return _as_laid_out(heads, _multi_head(heads, 1))
+        steps = AttentionSteps()
         batch, _, rows, columns = heads.dims
         numbers = heads.numbers()
         if numbers is None:
@@ -102,46 +89,53 @@ class ScaledDotProductAttention(Lowering):
             for tensor, perm, length, width in turned
         )
         mask, hidden = _bias(steps, heads)
-        settings: dict[str, Setting] = {"num_heads": count, "scale": heads.scale}
-        inputs = (q, k, v, *(() if mask is None else (None, None, mask)))
-        attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
+        attention = steps.add(_reading(_multi_head(heads, count), q, k, v, mask))
         split = steps.reshaped(_guarded(steps, heads, attention), 0, 0, count, v_size)
         if hidden is not None:
             split = steps.without(steps.add(NewNode("Transpose", (hidden,), {"perm": SWAPPED})), split, site.dtype)
         # Back to (batch, heads, sequence, size), or with the last two exchanged.
         perm = (0, 2, 3, 1) if heads.turned else SWAPPED
         out = steps.add(NewNode("Transpose", (split,), {"perm": perm}))
-        return Replacement(tuple(steps.steps), (out,), attention.step)
+        return steps.replacement(out, attention)
 
 
-def _flat(heads: Heads) -> Replacement:
-    """Return MultiHeadAttention with one head, which takes (batch, sequence, size) as it is."""
-    steps = NewNodes([])
-    q, v = (steps.laid_out(tensor, _AS_IS) for tensor in (heads.q, heads.v))
-    key = steps.laid_out(heads.k_turned, EXCHANGED)
-    mask, _ = _bias(steps, heads)
-    settings: dict[str, Setting] = {"num_heads": 1, "scale": heads.scale}
-    inputs = (q, key, v, *(() if mask is None else (None, None, mask)))
-    attention = steps.add(NewNode("MultiHeadAttention", inputs, settings, ORT_DOMAIN))
-    out = _turned_back(steps, heads, _guarded(steps, heads, attention))
-    return Replacement(tuple(steps.steps), (out,), attention.step)
+def _multi_head(heads: Heads, count: int) -> NewNode:
+    return NewNode("MultiHeadAttention", (), {"num_heads": count, "scale": heads.scale}, MICROSOFT)
 
 
-def _guarded(steps: NewNodes, heads: Heads, out: Made) -> Made:
+def _reading(attention: NewNode, q: Operand, k: Operand, v: Operand, mask: Operand) -> NewNode:
+    """Return `attention` of Q, K, V and, where there is one, the mask; onnxruntime's operator has two operands between."""
+    between = (None, None) if attention.domain else ()
+    return replace(attention, inputs=(q, k, v, *(() if mask is None else (*between, mask))))
+
+
+def _as_laid_out(heads: Heads, operator: NewNode) -> Replacement:
+    """Return `operator` on operands that are laid out as the formula has them."""
+    steps = AttentionSteps()
+    q, k, v = (
+        steps.laid_out(tensor, perm)
+        for tensor, perm in ((heads.q, _AS_IS), (heads.k_turned, EXCHANGED), (heads.v, _AS_IS))
+    )
+    mask, hidden = _bias(steps, heads)
+    if mask is not None and not operator.domain and may_be_lowest(heads.masks, heads.dtype):
+        # onnxruntime's kernel takes the lowest number for -inf, and a row of it for one without scores; the standard does not.
+        mask = steps.raised(mask, heads.dtype)
+    attention = steps.add(_reading(operator, q, k, v, mask))
+    out = _guarded(steps, heads, attention)
+    out = out if hidden is None else steps.without(hidden, out, heads.dtype)
+    if heads.turned:  # the result has its last two axes exchanged
+        out = steps.add(NewNode("Transpose", (out,), {"perm": (0, 2, 1) if heads.is_flat else EXCHANGED}))
+    return steps.replacement(out, attention)
+
+
+def _guarded(steps: AttentionSteps, heads: Heads, out: Made) -> Made:
     """Return the result `out`, 0 in place of NaN where weights are guarded against it: Q, K and masks that are no numbers give 0."""
     if not heads.guarded:
         return out
     return steps.without(steps.add(NewNode("IsNaN", (out,), since=13)), out, heads.dtype)
 
 
-def _turned_back(steps: NewNodes, heads: Heads, out: Made) -> Made:
-    """Return the result `out` as the site has it: with its last two axes exchanged where V stands before the weights."""
-    if not heads.turned:
-        return out
-    return steps.add(NewNode("Transpose", (out,), {"perm": (0, 2, 1) if heads.is_flat else EXCHANGED}))
-
-
-def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
+def _bias(steps: AttentionSteps, heads: Heads) -> tuple[Operand, Operand]:
     """Return the masks as both operators take them, and which rows they hide as a whole where that is guarded.
 
     A guard turns such rows to 0. Here the masks leave these rows alone, and the result is made 0 there: whatever a kernel makes of a row
@@ -155,7 +149,7 @@ def _bias(steps: NewNodes, heads: Heads) -> tuple[Operand, Operand]:
     return steps.without(hidden, operand, dtype), hidden
 
 
-def _full(steps: NewNodes, heads: Heads) -> Operand:
+def _full(steps: AttentionSteps, heads: Heads) -> Operand:
     """Return the masks, summed, as both operators take them in onnxruntime: 4-D, the last two axes in full."""
     operand = steps.mask(heads)
     if operand is None:
@@ -182,7 +176,6 @@ ATTENTION = ScaledDotProductAttention()
 
 # Rotary position embedding: each vector's halves turned by angles that its position gives.
 
-_TYPES = HALVES | {ir.DataType.FLOAT}
 _LONGEST = 12
 
 
@@ -204,11 +197,11 @@ class RotaryEmbedding(Lowering):
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return RotaryEmbedding-23, its cosines and sines once for both halves."""
         turn = _proved(site)
-        steps = NewNodes([])
+        steps = AttentionSteps()
         cos, sin = (_cache(steps, turn, angles) for angles in (turn.cos, turn.sin))
         rotated = steps.add(NewNode("RotaryEmbedding", (value_of(turn.x), cos, sin), {"interleaved": 0}, since=23))
         twice = frozenset((value_of(turn.cos), value_of(turn.sin)))
-        return Replacement(tuple(steps.steps), (rotated,), rotated.step, twice=twice)
+        return steps.replacement(rotated, rotated, twice=twice)
 
 
 def _proved(site: CallSite) -> _Turn:
@@ -228,7 +221,7 @@ def _proved(site: CallSite) -> _Turn:
     dims = known_dims(argument)
     _require_halves(turned, dims)
     for operand in (argument, site.arguments[cos], site.arguments[sin]):
-        if require_type("RotaryEmbedding", operand, _TYPES) != site.dtype:
+        if require_type("RotaryEmbedding", operand, FLOATS) != site.dtype:
             raise NotLowered("its inputs differ in their element types")
     assert isinstance(dims[3], int)
     turn = _Turn(argument, site.arguments[cos], site.arguments[sin], dims, dims[3] // 2)
@@ -309,7 +302,7 @@ def _is_twice(value: ir.Value, constant: bool, facts: LoweringFacts) -> bool:
     current: ir.Value | None = value
     for _ in range(_LONGEST):
         node = None if current is None else current.producer()
-        if node is None or node.domain not in {"", "ai.onnx"}:
+        if node is None or node.domain:
             return False
         if node.op_type == "Concat":
             return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] and _is_last(node, facts)
@@ -338,7 +331,7 @@ def _is_last(node: ir.Node, facts: LoweringFacts) -> bool:
     return axis == -1 or (dims is not None and axis == len(dims) - 1)
 
 
-def _cache(steps: NewNodes, turn: _Turn, angles: Argument) -> Operand:
+def _cache(steps: AttentionSteps, turn: _Turn, angles: Argument) -> Operand:
     """Return the first halves as (batch, sequence, size / 2)."""
     dims = known_dims(angles)
     bounds = (Literal.ints(i, hint="bound") for i in (0, turn.half, -1))
@@ -353,7 +346,7 @@ def _cache(steps: NewNodes, turn: _Turn, angles: Argument) -> Operand:
     return steps.add(NewNode("Expand", (half, _batched(steps, turn)), since=8))
 
 
-def _batched(steps: NewNodes, turn: _Turn) -> Operand:
+def _batched(steps: AttentionSteps, turn: _Turn) -> Operand:
     """Return the shape (batch, 1, 1), read off what is turned where it is not known."""
     batch = turn.dims[0]
     if isinstance(batch, int):

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
-    FLOATS,
+    WITH_DOUBLE,
     CallSite,
     Lowering,
     NotLowered,
@@ -86,8 +86,6 @@ INSTANCE_NORM = InstanceNorm()
 
 # A vector divided by its length.
 
-_TYPES = FLOATS | {ir.DataType.DOUBLE}
-
 
 class L2Norm(Lowering):
     """https://onnx.ai/onnx/operators/onnx__LpNormalization.html: x / ‖x‖, and nothing that keeps the length from 0."""
@@ -99,7 +97,7 @@ class L2Norm(Lowering):
         axis = only_axis(site.forms[0], "ReduceSum")
         reason = "LpNormalization does not keep the length from 0, by a bound or an addend"
         (x,) = require_operator(site, lambda x: definition("LpNormalization", 1, (x,), axes=(axis,)), reason)
-        require_type("LpNormalization", x, _TYPES)
+        require_type("LpNormalization", x, WITH_DOUBLE)
         return Replacement.one("LpNormalization", (value_of(x),), {"axis": axis, "p": 2}, since=1)
 
 
@@ -134,7 +132,7 @@ class SkipNorm(Lowering):
 
 
 def _is_norm(node: ir.Node) -> bool:
-    return node.op_type in _SINCE and node.domain in {"", "ai.onnx"}
+    return node.op_type in _SINCE and not node.domain
 
 
 SKIP_LAYER_NORM = SkipNorm("SkipLayerNorm")

@@ -6,8 +6,7 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
-    FLOATS,
-    ORT_DOMAIN,
+    WITH_DOUBLE,
     Argument,
     CallSite,
     Lowering,
@@ -22,9 +21,9 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.lower.operator_lowering import OperatorSite
 from onnxtile.fusion.operator_lowerings.products import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 
-_TYPES = FLOATS | {ir.DataType.DOUBLE}
 _SINCE = {"Gemm": 7, "Reshape": 5, "MatMul": 1, "Add": 7}
 
 
@@ -41,7 +40,7 @@ class Linear(Lowering):
         x, weight, bias = require_operator(
             site, lambda *inputs: definition("Gemm", 7, inputs), "its body is not one product and a bias", count=3
         )
-        require_type("Gemm", x, _TYPES)
+        require_type("Gemm", x, WITH_DOUBLE)
         columns = known_dims(weight)[-1]
         matrices = len(known_dims(x)) == 2 and len(known_dims(weight)) == 2
         if not matrices or known_dims(bias) not in {(columns,), (1, columns)} or columns is None:
@@ -172,7 +171,7 @@ class IntegerProductLowering(Lowering):
         product.require_columns()
         operator = "DynamicQuantizeMatMul" if len(product.a) == 1 else "MatMulIntegerToFloat"
         operands = product.operands if product.bias is not None else product.operands[:-1]
-        return Replacement.one(operator, tuple(map(operand_of, operands)), since=1, domain=ORT_DOMAIN)
+        return Replacement.one(operator, tuple(map(operand_of, operands)), since=1, domain=MICROSOFT)
 
     def to_qdq(self, site: CallSite) -> Replacement:
         """Return the product of two DequantizeLinear nodes: float32 holds what the integers are, but for the rounding of its sums."""

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from onnxtile.fusion.lower.island_lowering import unpacked_weight, unpacked_zeros
 from onnxtile.fusion.lower.lowering import (
-    ORT_DOMAIN,
     Literal,
     NotLowered,
     Operand,
@@ -19,6 +18,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
 )
 from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
+from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.runtime import Array
 
 
@@ -68,7 +68,7 @@ class QAttentionToQdq(OperatorLowering):
         steps, mask = QdqSteps(site), site.operand(5)
         inputs: tuple[Operand, ...] = (steps.stored(0, 3, 6), steps.stored(1, 4, 7, axis=1), site.operand(2))
         inputs = inputs if mask is None else (*inputs, mask)
-        attention = steps.compute("Attention", inputs, settings(site.node), since=1, domain=ORT_DOMAIN)
+        attention = steps.compute("Attention", inputs, settings(site.node), since=1, domain=MICROSOFT)
         return steps.finished(attention)
 
 

@@ -20,12 +20,11 @@ from onnxtile.inspection.work import works
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.kernels.kernel_graph import NONE, UNKNOWN
-from onnxtile.kernels.states import states_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.layout import Layout
-from onnxtile.planning.model_plan import PlanSettings, plan_model, plan_terms
+from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, plan_terms
 from onnxtile.planning.movement.eviction import (
     Eviction,
     MovementProblem,
@@ -522,7 +521,7 @@ def plan_with_movement(
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
     assert fast.capacity is not None
     bound = _bound(choice, fast.capacity)
-    states = states_of(LayoutFacts(*opened), settings.states).taken
+    states = facts_of(opened, settings)[1].taken
     kept = frozenset(pair.input.name or "" for pair in states)
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name), kept)
     choice, placed = _placed(writer, choice)
@@ -644,7 +643,7 @@ def _all_uses(
 
 def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> Iterator[tuple[Layout, LayoutFacts]]:
     """Yield layouts of the graph, each of another order, with all inputs and outputs in memory."""
-    facts = LayoutFacts(*opened)
+    facts, found = facts_of(opened, settings)
     chosen, order = find_planner(settings.planner), find_order(settings.order)
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
@@ -655,7 +654,7 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     workspaces = {workspace.buffer.name for workspace in held}
     settings.pins.require_known(opened.model, kernels, workspaces)
     slow = list(settings.pins.capacities)[-1]
-    states = {pair.input for pair in states_of(facts, settings.states).taken}
+    states = {pair.input for pair in found.taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
     require_residence(settings.pins, slow, given, workspaces, settings.io)
     for layout in setup.layouts():

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 
 from onnxtile.model.formula import read_size
 from onnxtile.report.c_header import (
-    ELEMENT_BYTES,
     RunTable,
     TableValue,
     comment,
@@ -73,7 +72,7 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
 
 def _unit(value: TableValue, alignment: int) -> int:
     """Return the alignment of `value` in bytes: that of its element, and for an owner of bytes at least that of the plan."""
-    element = ELEMENT_BYTES.get(value.dtype or "", 1)
+    element = max(element_bits(value) // 8, 1)
     return element if value.alias is not None else max(element, alignment)
 
 

@@ -94,11 +94,25 @@ def fit(options: FitOptions) -> FittedModel:
     require_memory(options)
     fitted = attempt(options, read_subject(options))
     if fitted.reason is not None:
-        raise Infeasible(
-            fitted.reason,
-            hint="raise the capacity, or the budget of extra MACs; --capacity smallest looks for the smallest arena",
-        )
+        raise Infeasible(fitted.reason, hint=_next_step(options, fitted))
     return fitted
+
+
+def _next_step(options: FitOptions, fitted: FittedModel) -> str:
+    """Return what may help where nothing fits. A larger budget does not help where the bound of the search ended it."""
+    blocked = fitted.blocked_by
+    if blocked is not None and blocked.search == "floor":
+        return f"give --capacity of at least {blocked.floor:,} bytes"
+    if options.memories is not None:
+        return f"give the fast memory {fitted.after.arena:,} bytes"
+    is_ended = blocked is not None and blocked.search == "bound"
+    further = (
+        ("a larger --budget", not is_ended),
+        ("--functions fuse", "fuse" not in options.functions),
+        ("--io outside", options.io != "outside"),
+    )
+    ways = [words for words, is_left in further if is_left]
+    return " or ".join([f"give --capacity {fitted.after.arena}", *(["try " + ", ".join(ways)] if ways else [])])
 
 
 def run(options: FitStepOptions) -> Outcome:
@@ -116,7 +130,7 @@ def run(options: FitStepOptions) -> Outcome:
         planned = result.planned
         firmware = program_in_c(planned.opened, planned.plan, options)
         result = replace(result, planned=replace(planned, firmware=firmware))
-    note = "" if result.reason is None else f"error: {result.reason}"
+    note = "" if result.reason is None else f"error: {result.reason} ({_next_step(options, result)})"
     model = result.model if result.fits else None
     emitted = {**result.documents, "curve": curve and curve.to_dict()}
     return Outcome(result, "fit", model, reason=result.reason, note=note, emitted=emitted)

@@ -145,7 +145,7 @@ def run(options: FuseOptions) -> Outcome:
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
         return Outcome(result, "fuse", result.model)
     note = "error: no pattern that was named matches, so nothing is written (--explain NAME says why)"
-    return Outcome(result, "fuse", reason="no match", note=note)
+    return Outcome(result, "", reason="no match", note=note)
 
 
 # Undo what fuse did.

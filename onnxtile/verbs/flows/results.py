@@ -212,7 +212,10 @@ class ModelResult(VerbResult):
             """The model that the verb made."""
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off."""
+        """Write the model to `path`, whole or not at all. Raises UsageError where `path` is the file that was read and `force` is off.
+
+        Without a file, `onnx_ir.to_proto(result.model)` makes an onnx.ModelProto of the model.
+        """
         save(self._model_to_write(), path, source=self.source, force=force)
 
     def _model_to_write(self) -> ir.Model | Draft:

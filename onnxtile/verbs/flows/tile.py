@@ -29,7 +29,7 @@ from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.progress import Progress
-from onnxtile.tiling.contraction import HALVES, FreeAt
+from onnxtile.tiling.contraction import FreeAt
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.result import TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
@@ -47,7 +47,7 @@ from onnxtile.verbs.flows.results import (
     require_sites,
 )
 from onnxtile.verbs.tile import TileOptions
-from onnxtile.verification.rounding import judge
+from onnxtile.verification.rounding import HALVES, judge
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _verdicts(
 ) -> tuple[Verdict, tuple[TileVerdict, ...]]:
     """Run each different product and the whole model; return the verdicts. Raises Mismatch where a result is too far off."""
     progress("verifying")
-    opset = tiled.graph.opset_imports.get("", 0)
+    opset = opset_of(tiled)
     sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
     require_sites((site.node for site in sites if not site.passed), _hints(result))
     check(tiled)
