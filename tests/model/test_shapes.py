@@ -284,9 +284,19 @@ def test_element_types_that_numpy_lacks_are_run(kind: str) -> None:
 
 
 def test_a_run_that_onnxruntime_refuses_is_an_error(text: Text) -> None:
-    model = load(text("g (float[2] x) => (float[A] y) { y = foo.Bar(x) }"))
+    made = text("g (float[2, 3] x) => (float[A, B] y) { y = com.microsoft.Inverse(x) }")
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = load(made)
     with pytest.raises(ModelError, match="onnxruntime"):
         resolve(model, run=True)
+
+
+def test_an_operator_without_a_kernel_is_the_reason_why_a_size_is_not_known(text: Text) -> None:
+    model = load(text("g (float[2] x) => (float[A] y) { y = foo.Bar(x) }"))
+    shapes = resolve(model, run=True)
+    assert shapes.dims(model.graph.outputs[0]) == ("A",)
+    expected = "no inference knows its shape, and onnxruntime's CPU has no kernel for foo.Bar"
+    assert shapes.reason(model.graph.outputs[0]) == expected
 
 
 def test_without_sizes_of_the_inputs_nothing_is_run(text: Text) -> None:
