@@ -522,11 +522,17 @@ def _loop_kernels(
         for row, index in enumerate(indices):
             own_numbers = tuple(column[row] for column in varied)
             rows[index] = CKernel(len(functions) - 1, own_numbers, loops[index][0].arguments)
-    head = _needed(text.head or HEAD, "".join(function.text for function in functions))
+    head = _needed(_with_includes(text.head or HEAD), "".join(function.text for function in functions))
     return CKernels(head, tuple(functions), tuple(rows[index] for index in range(len(kernels))))
 
 
 _HELPER = re.compile(r"^static inline [\w ]+?(\w+)\([^)]*\) \{\n.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
+
+
+def _with_includes(head: str) -> str:
+    """Return the head of emx's kernels with the headers, too, that the templates need and these kernels do not."""
+    missing = [line for line in HEAD.splitlines() if line.startswith("#include") and line not in head]
+    return head.replace("#include", "\n".join([*missing, "#include"]), 1)
 
 
 def _needed(head: str, text: str) -> str:

@@ -48,6 +48,19 @@ def test_a_sum_in_8_bits_has_the_bytes_of_onnxruntime(dtype: type, seed: int) ->
 
 
 @needs_cc
+def test_a_template_has_its_headers_beside_kernels_that_need_none() -> None:
+    """The sum calls fmaf of math.h; the pool, which is emx's, calls nothing."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (uint8[1, 2, 6, 6] a, uint8[1, 2, 6, 6] b) => (uint8[1, 2, 5, 5] y) <float s = {0.1}, uint8 z = {3}> {
+            c = com.microsoft.QLinearAdd(a, s, z, b, s, z, s, z)
+            y = MaxPool<kernel_shape = [2, 2]>(c)
+        }"""
+    )
+    assert built(model).proof.equal
+
+
+@needs_cc
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize(("more", "results"), [("", " , last"), ("b", "y, last"), ("b, , h", " , last")])
