@@ -456,7 +456,7 @@ def _numbers_of_call(
     """Return the numbers of the user's function as formulas, by its calls `at_sizes`."""
     numbers = list(points.numbers([numbers_at_size for _, _, numbers_at_size in at_sizes]))
     if len({text for text, _, _ in at_sizes}) > 1 or None in numbers:
-        raise _lacking(kernel, "a number of its call is no formula of the sizes")
+        raise _lacking(kernel, "no formula of the sizes gives one of the numbers that it is called with")
     return tuple(number for number in numbers if number is not None)
 
 

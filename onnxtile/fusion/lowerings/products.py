@@ -100,7 +100,7 @@ def read_integer_product(site: CallSite) -> IntegerProduct:
         top, bias = _maker(top.inputs[at], "Mul"), _argument(site, top.inputs[1 - at])
     inner = {maker.op_type: maker for value in top.inputs if value is not None and (maker := value.producer())}
     if inner.keys() != {"Cast", "Mul"}:
-        raise NotLowered("its body is no product of integers and scales")
+        raise NotLowered("its body is not a product of integers and scales")
     cast, scales = inner["Cast"], inner["Mul"]
     product = _maker(cast.inputs[0], "MatMulInteger", "ConvInteger")
     if cast.attributes["to"].as_int() != ir.DataType.FLOAT.value or len(site.function.outputs) != 1:
