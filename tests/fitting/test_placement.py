@@ -34,19 +34,18 @@ g (float[1,1,64,24] x) => (float[1,1,64,8] y) {
 
 
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
-@pytest.mark.parametrize("made", [inverted_residuals(), quantised(), _rows()])
-def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.ModelProto, io: str) -> None:
+@pytest.mark.parametrize(("made", "most"), [(inverted_residuals(), 1.0), (quantised(), 1.07), (_rows(), 1.0)])
+def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.ModelProto, most: float, io: str) -> None:
+    """Never fewer bytes live in numbers; of quantised islands up to `most` as many, where inputs are counted otherwise than by default."""
     subject = read_subject(FitOptions(made, capacity="smallest", io=io))
     whole = max(region.peak for region in subject.regions.whole)
     for share in (0.8, 0.5, 0.3):
         schedule = search(subject.regions, FitTarget(int(share * whole), 0.1))
         cut = WrittenSchedule(subject, schedule)
         expected = quick_allocation(cut.opened.unfolded, subject.settings)
-        if io != "inside":
-            peak = expected.arenas[0].problem.peak[0]
-            # Never fewer bytes, so that what fits in numbers fits; of quantised islands there are a few more.
-            assert peak <= placing_problem(subject.regions, schedule).peak[0] <= 1.03 * peak
-        assert abs(cut.arena - expected.size) <= expected.size / 12
+        peak = expected.arenas[0].problem.peak[0]
+        assert peak <= placing_problem(subject.regions, schedule).peak[0] <= (1.0 if io == "outputs" else most) * peak
+        assert abs(cut.arena - expected.size) <= 0.03 * expected.size
 
 
 def test_nothing_is_written_before_a_schedule_fits() -> None:
