@@ -60,8 +60,15 @@ def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wo
     """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
     if isinstance(error, QueryError):
         return
+    drop_advice(error, known)
     message, hint = error.worded(wording)
     error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
+
+
+def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
+    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
+    if "verify" not in known:
+        error.drop_hint("--no-verify")
 
 
 def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
@@ -259,13 +266,13 @@ def options(declaration: type) -> dict[str, VerbParameter]:
     }
 
 
-def replaced(declaration: type, name: str) -> UsageError | None:
-    """Return the error for an option `name` that a declaration has no more, which says what does the same; None where it never had it."""
+def replaced(declaration: type, name: str, verb: str) -> UsageError | None:
+    """Return the error for an option `name` that a `verb` does not have, which says what does the same; None where nothing does."""
     key = name.lstrip("-").replace("-", "_")
     for parameter in options(declaration).values():
         assert isinstance(parameter.about, Option)
         if key in parameter.about.replaces:
-            return UsageError(f"there is no {name} any more", hint=f"write {parameter.about.replaces[key]}")
+            return UsageError(f"{verb} has no {name}", hint=f"write {parameter.about.replaces[key]}")
     return None
 
 
@@ -341,7 +348,9 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
-                raise _misspelled(declaration, given) or TypeError(f"{body.__name__}() {error}") from None
+                raise _misspelled(declaration, given, body.__name__) or TypeError(
+                    f"{body.__name__}() {error}"
+                ) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
@@ -394,9 +403,9 @@ def _type_alone(annotation: Any) -> str:
     return "Source" if text == _MODEL else text
 
 
-def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None:
+def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageError | None:
     """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
-    error = next((error for name in given if (error := replaced(declaration, name)) is not None), None)
+    error = next((error for name in given if (error := replaced(declaration, name, verb)) is not None), None)
     if error is not None:
         reword(error, options(declaration), in_python)
     return error
