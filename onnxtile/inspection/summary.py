@@ -51,8 +51,8 @@ _TEXTS = {ir.AttributeType.STRING, ir.AttributeType.STRINGS}
 class AttributeRange(JsonFields):
     """The values that an attribute has over all nodes of an operator, the default of its schema included.
 
-    `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the
-    smallest and the largest number in any of them.
+    `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the smallest
+    and the largest number in any of them. `name` is that of the attribute, `nodes` the number of nodes that have it.
     """
 
     JSON = "name nodes values min=low max=high"
@@ -66,7 +66,10 @@ class AttributeRange(JsonFields):
 
 @dataclass(frozen=True)
 class OperatorUse(JsonFields):
-    """How often an operator stands in the graphs of a model, and the ranges of its attributes."""
+    """How often an operator stands in the graphs of a model, and the ranges of its attributes.
+
+    `op` is the operator, with its domain where that is not ONNX's; `count` the number of nodes; `attributes` the ranges.
+    """
 
     op: str
     count: int
@@ -148,7 +151,8 @@ class Parameters(JsonFields):
     """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
 
     `statistics` are elements that no gradient changes: means and variances of batch normalisations, and what PyTorch's exporter calls
-    buffers. `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
+    buffers. `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices). `tensors`
+    and `elements` are numbers, `bytes` those stored, `by_dtype` has the elements of each type.
     """
 
     JSON = "tensors elements trainable bytes by_dtype other_constant_bytes=others"
@@ -268,7 +272,10 @@ def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 @dataclass(frozen=True)
 class Remark(JsonFields):
-    """Something that a reader should know of a node or a value, and why."""
+    """Something that a reader should know of a node or a value, and why.
+
+    `name` is that of the node or value, `reason` a sentence.
+    """
 
     name: str
     reason: str
