@@ -16,7 +16,7 @@ from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extr
 from onnxtile.model.topology import node_id
 from onnxtile.operators.node_view import STANDARD, NotApplicable
 from onnxtile.operators.reads import SlidingAxis, broadcast, kernel_axes, same_place
-from onnxtile.operators.table import movement_of, operator_of
+from onnxtile.operators.table import factors_of, movement_of, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
@@ -298,7 +298,7 @@ def _multiplied(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
 def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A convolution or a pooling: as many results as windows have room."""
     sizes, weight = operands.shape(0), _weight(operands)
-    if sizes is None or len(sizes) < 2 or (weight is None and operands.node.op_type in _WEIGHTS):
+    if sizes is None or len(sizes) < 2 or (weight is None and factors_of(operands.node) is not None):
         return None
     slides: Sequence[SlidingAxis | None] = _slides(operands) or [None] * (len(sizes) - 2)
     if len(slides) != len(sizes) - 2:
@@ -308,13 +308,9 @@ def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     return [[sizes[0], sizes[1] if weight is None else weight[0], *axes]] * len(operands.node.outputs)
 
 
-_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
-"""The place of the weight."""
-
-
 def _weight(operands: SizeOperands) -> SizeFormulas | None:
-    index = _WEIGHTS.get(operands.node.op_type)
-    return None if index is None else operands.shape(index)
+    factors = factors_of(operands.node)
+    return None if factors is None else operands.shape(factors[1])
 
 
 def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds_up: bool) -> SizeFormula:
