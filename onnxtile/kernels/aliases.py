@@ -23,7 +23,9 @@ from onnxtile.kernels.streams import InputStream, streams_of
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
+from onnxtile.model.functions import graphs_of_proto
 from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
+from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW, No, Operator
@@ -197,28 +199,16 @@ def _inferred(model: ir.Model) -> Iterator[dict[str, ir.TypeProtocol]]:
         graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return
-    for inner in _graphs(graph):
+    for inner in graphs_of_proto(graph):
         infos = (*inner.value_info, *inner.output)
         types = ((info.name, ir.serde.deserialize_type_proto_for_type(info.type)) for info in infos)
         yield {name: type_ for name, type_ in types if type_ is not None and _is_container(type_)}
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        if attribute.HasField("g"):
-            yield from _graphs(attribute.g)
-        for body in attribute.graphs:
-            yield from _graphs(body)
 
 
 def kind_name(type_: ir.TypeProtocol) -> str:
     """Return the name of a type for a message: "sequence", "optional", "sparse tensor"."""
     name = type(type_).__name__.removesuffix("Type")
     return "sparse tensor" if name == "SparseTensor" else name.lower()
-
-
-_STANDARD = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)
@@ -287,12 +277,11 @@ class LayoutFacts:
 
     def opset(self) -> int:
         """Return the version of the standard operators."""
-        imports = self.model.graph.opset_imports
-        return imports.get("", imports.get("ai.onnx", 1))
+        return opset_of(self.model)
 
     def is_standard(self, node: ir.Node) -> bool:
         """Return whether `node` is an operator of the ONNX specification."""
-        return node.domain in _STANDARD and node.op_identifier() not in self.model.functions
+        return not node.domain and node.op_identifier() not in self.model.functions
 
     def same_bytes(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether both have one element type and one size, and both are known."""

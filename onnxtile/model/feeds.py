@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.binding import free_inputs, missing_sizes
+from onnxtile.model.binding import free_inputs, input_named, missing_sizes
 from onnxtile.model.constants import constant_tensor
 from onnxtile.model.npz_inputs import Feeds
 from onnxtile.operators.table import movement_of, operator_of
@@ -58,14 +57,9 @@ def domains(model: ir.Model, sizes: Sizes, ranges: Ranges | None = None) -> dict
 
 
 def _stated_domain(name: str, ends: tuple[float, float], inputs: Mapping[str, ir.Value]) -> Domain:
-    if name not in inputs:
-        near = difflib.get_close_matches(name, inputs, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(inputs) or 'none'}"
-        raise UsageError(f"the model has no input {name!r}", hint=hint)
-    low, high = ends
+    dtype, (low, high) = input_named(name, inputs).dtype, ends
     if high < low:
         raise UsageError(f"the range {low:g}:{high:g} of {name!r} is empty")
-    dtype = inputs[name].dtype
     if not math.isfinite(high - low) or (dtype is not None and not holds(dtype, low, high)):
         raise UsageError(f"the range {low:g}:{high:g} of {name!r} is wider than its element type")
     return Domain(fixed=(low,)) if low == high else Domain(low, high)

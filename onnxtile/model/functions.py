@@ -109,6 +109,13 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
+def graphs_of_proto(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield `graph` and the bodies in it at any depth, in the order of `onnxtile.model.topology.main_graphs`."""
+    yield graph
+    for body in (body for node in graph.node for body in _bodies(node)):
+        yield from graphs_of_proto(body)
+
+
 def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> Iterator[_Key]:
     """Yield each function after those that it calls. Raises ModelError where one calls itself, through others or not."""
     done: set[_Key] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import lzma
 import re
 import struct
@@ -20,7 +19,7 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import free_inputs
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import require_readable, write_whole_with
 from onnxtile.system.runtime import Array
 from onnxtile.system.text import whole
@@ -158,12 +157,12 @@ def _by_input(arrays: Iterable[str], inputs: Mapping[str, ir.Value], path: Path)
             taken.add(name)
             named[name] = name
         else:
-            raise UsageError(f"{path} has no array {name!r}, which the model takes", hint=_near(name, arrays, "it has"))
+            hint = nearest(name, arrays, f"it has {', '.join(arrays) or 'none'}")
+            raise UsageError(f"{path} has no array {name!r}, which the model takes", hint=hint)
     for name in arrays:
         if name not in taken:
-            raise UsageError(
-                f"{path}: the model has no input {name!r} to be fed", hint=_near(name, inputs, "its inputs are")
-            )
+            hint = nearest(name, inputs, f"its inputs are {', '.join(inputs) or 'none'}")
+            raise UsageError(f"{path}: the model has no input {name!r} to be fed", hint=hint)
     return named
 
 
@@ -172,12 +171,6 @@ def _elements(name: str, arrays: Iterable[str]) -> list[str]:
     matches = [(re.fullmatch(r"\[(\d+)\]", key.removeprefix(name)), key) for key in arrays if key.startswith(name)]
     numbered = ((whole(match[1]), key) for match, key in matches if match)
     return [key for _, key in sorted((number, key) for number, key in numbered if number is not None)]
-
-
-def _near(name: str, names: Iterable[str], otherwise: str) -> str:
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
 
 
 def _require_fitting(

@@ -31,8 +31,6 @@ _MOST = 500_000
 _SMALL = 4096
 """Elements of a computed constant whose numbers may decide a shape."""
 
-_STANDARD = frozenset({"", "ai.onnx"})
-
 
 class Unfolded(NamedTuple):
     """A model whose calls are open, and what is known of the values of all its graphs."""
@@ -94,7 +92,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _control_flow(node: ir.Node) -> list[HeldGraph]:
-    return bodies_of(node) if node.op_type in CONTROL_FLOW and node.domain in _STANDARD else []
+    return bodies_of(node) if node.op_type in CONTROL_FLOW and not node.domain else []
 
 
 class _CallOpening:

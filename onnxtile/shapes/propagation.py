@@ -238,7 +238,7 @@ class Propagation:
     # Nodes.
 
     def _visit(self, node: ir.Node) -> None:
-        standard = node.domain in {"", "ai.onnx"}
+        standard = not node.domain
         lost = self.why_never(value for value in node.inputs if value is not None)
         if lost is not None:
             self.lose((*node.outputs, *made_inside(node)), lost)
@@ -265,7 +265,7 @@ class Propagation:
         loose = {index for index, value in enumerate(node.inputs) if value in self._least} if self._least else set()
         if not loose or node.op_type in {"Shape", "Size"}:
             return False
-        if node.domain not in {"", "ai.onnx"}:
+        if node.domain:
             return True
         deciding, growth = loose.intersection(shape_operands(node)), _growth(node)
         if growth is None or not deciding:

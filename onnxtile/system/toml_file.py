@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.errors import OnnxtileError, nearest
 from onnxtile.system.files import require_readable
 
 Location = Sequence[str | int]
@@ -131,7 +130,4 @@ def _nearest(name: str, schema: type[pydantic.BaseModel], at_top: bool) -> str:
     """Return the field that was meant, of `schema` or of the schemas in it; else all that there are, `at_top` those of `schema` alone."""
     definitions = schema.model_json_schema().get("$defs", {}).values()
     known = {*schema.model_fields, *(name for one in definitions for name in one.get("properties", {}))}
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(sorted(schema.model_fields if at_top else known))}"
+    return nearest(name, sorted(known), f"there is {', '.join(sorted(schema.model_fields if at_top else known))}")

@@ -38,7 +38,7 @@ from onnxtile.fitting.search import SLIGHT, FitTarget, descent, is_too_large
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
-from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.validity import check
@@ -183,10 +183,7 @@ def _planned_subject(
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
-    tensors = (value for value in free_inputs(model) if isinstance(value.type, ir.TensorType))
-    left = [value for value in tensors if shapes.sizes(value) is None]
-    if left:
-        raise missing_sizes(left)
+    require_sizes(model, shapes.sizes)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     held = containers(model, shapes).get(open_) if open_ is not None else None
     if open_ is not None and held is not None:

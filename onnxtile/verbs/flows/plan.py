@@ -11,7 +11,7 @@ from onnxtile.arena.state_run import StateVerdict
 from onnxtile.check.audit import require
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
-from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.load import digest, file_name, load
@@ -24,17 +24,8 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.system.errors import (
-    NoKernel,
-    UsageError,
-    about_options,
-)
-from onnxtile.verbs.flows.kernels import (
-    choose_kernels,
-    program_in_c,
-    settings_of,
-    state_verdict,
-)
+from onnxtile.system.errors import NoKernel, UsageError, about_options
+from onnxtile.verbs.flows.kernels import choose_kernels, program_in_c, settings_of, state_verdict
 from onnxtile.verbs.flows.plan_largest import plan_largest
 from onnxtile.verbs.flows.plan_ranges import open_sizes, plan_over_ranges
 from onnxtile.verbs.flows.results import PlannedModel, file_of, require_equal
@@ -79,10 +70,7 @@ def _planned(options: PlanOptions) -> PlannedModel:
     progress("inferring shapes")
     wanted = Wanted(given, ranges)
     known = resolve(planned, run=True, wanted=wanted, bounds=bounds)
-    tensors = (value for value in free_inputs(planned) if isinstance(value.type, ir.TensorType))
-    left = [value for value in tensors if known.sizes(value) is None]
-    if left:
-        raise missing_sizes(left)
+    require_sizes(planned, known.sizes)
     progress("planning")
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":

@@ -19,8 +19,8 @@ from onnxtile.model.binding import (
     bind,
     formula_names,
     free_inputs,
-    missing_sizes,
     rename_symbols,
+    require_sizes,
     symbols,
 )
 from onnxtile.model.constants import Constants
@@ -36,7 +36,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import Infeasible, Mismatch, ModelError, ModelWarning, NoKernel, UsageError
+from onnxtile.system.errors import Infeasible, ModelError, ModelWarning, NoKernel, UsageError
 from onnxtile.system.progress import silent, within
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
@@ -98,11 +98,11 @@ class RangedModel:
         """Return the model with its shapes over `ranges`, and its calls open. Raises ModelError where an input has no size."""
         self.options.progress("inferring shapes")
         known = resolve(self.model, run=True, bounds=self.options.dim_bounds, ranges=self._renamed(ranges))
-        tensors = (value for value in free_inputs(self.model) if isinstance(value.type, ir.TensorType))
-        left = [value for value in tensors if known.formulas(value) is None]
-        if left:
+        try:
+            require_sizes(self.model, known.formulas)
+        except ModelError:
             require_sizes_from_1(ranges)
-            raise missing_sizes(left)
+            raise
         return unfold(self.model, known, Constants(self.model))
 
     def settings(self, ranges: SizeRanges) -> PlanSettings:
@@ -201,12 +201,7 @@ def _proof(model: ir.Model, plan: PlanResult, known: Unfolded, options: PlanOpti
                 opened.model, sized.result, opened.shapes, opened.constants, wanted=wanted, progress=progress
             )
             verdicts.append(verdict)
-            if not verdict.equal:
-                where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-                raise Mismatch(
-                    f"the run inside the arena at {listed(bound_sizes)} differs from the plain run{where}",
-                    hint="please report it with the model",
-                )
+            require_equal(verdict, f" at {listed(bound_sizes)}")
     if not options.verify:
         return None
     if plan.states:
