@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxtile.system.modules import defer
+from onnxtile.system.registry import defer
 from tests.conftest import MODELS
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxtile.model.feeds import given_shapes, read_inputs
 from onnxtile.model.load import load
-from onnxtile.model.npz_inputs import given_shapes, read_inputs
 from onnxtile.system.errors import UsageError
 
 Text = Callable[..., onnx.ModelProto]
@@ -49,7 +49,8 @@ I = np.zeros(2, np.int64)  # noqa: E741 - the input's name
     [
         ({"x": X}, "no array 'i'", "it has x"),
         ({"x": X, "ids": I, "i": I}, "no input 'ids'", "x, i"),
-        ({"X1": X, "x": X, "i": I}, "no input 'X1'", "its inputs are"),
+        ({"X1": X, "x": X, "i": I}, "no input 'X1'", "did you mean 'x'?"),
+        ({"mask": X, "x": X, "i": I}, "no input 'mask'", "its inputs are"),
         ({"x": X.astype(np.float64), "i": I}, "'x' takes float, and float64", ""),
         ({"x": X, "i": I.astype(np.int32)}, "'i' takes int64, and int32", ""),
         ({"x": X[:, :2], "i": I}, r"'x' takes \[N, 3\], and \[2, 2\]", "--shape x=2x2"),

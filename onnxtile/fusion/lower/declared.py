@@ -6,7 +6,6 @@ from typing import Any
 
 import onnx
 
-from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.lower.lowering import (
     CallSite,
     Lowering,
@@ -18,6 +17,7 @@ from onnxtile.fusion.lower.lowering import (
     known_dtype,
     value_of,
 )
+from onnxtile.fusion.pattern_file import Declared, TargetName
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas

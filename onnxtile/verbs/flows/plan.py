@@ -13,9 +13,8 @@ from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
 from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import Wanted
+from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.load import digest, file_name, load
-from onnxtile.model.npz_inputs import given_shapes, read_inputs
 from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import OverCapacity
@@ -26,8 +25,7 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import NoKernel, UsageError, about_options
 from onnxtile.verbs.flows.kernels import choose_kernels, program_in_c, settings_of, state_verdict
-from onnxtile.verbs.flows.plan_largest import plan_largest
-from onnxtile.verbs.flows.plan_ranges import open_sizes, plan_over_ranges
+from onnxtile.verbs.flows.plan_ranges import open_sizes, plan_largest, plan_over_ranges
 from onnxtile.verbs.flows.results import PlannedModel, file_of, require_equal
 from onnxtile.verbs.plan import PlanOptions, PlanStep
 
