@@ -26,10 +26,11 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     NotLowered,
     Operand,
+    OperatorLowering,
+    OperatorSite,
     Replacement,
     Target,
 )
-from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import SiteVerdict

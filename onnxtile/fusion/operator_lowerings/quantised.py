@@ -12,12 +12,14 @@ from onnxtile.fusion.lower.lowering import (
     Literal,
     NotLowered,
     Operand,
+    OperatorLowering,
+    OperatorSite,
+    QdqSteps,
     Replacement,
     Setting,
     known_dims,
     settings,
 )
-from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite, QdqSteps
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import operators
