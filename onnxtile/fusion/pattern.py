@@ -462,16 +462,11 @@ def _default_patterns(lower: str) -> list[Pattern]:
     if lower == "none":
         return [*pattern_set(), *quantised]
     products = [
-        replace(pattern, name=_PRODUCTS, island=_product_rule(pattern))
+        replace(pattern, name=_PRODUCTS, island=replace(pattern.island, products=frozenset({"Gemm", "MatMul"})))
         for pattern in quantised
         if pattern.island is not None
     ]
     return [*pattern_set("dynamic"), *products, *pattern_set(), *quantised]
-
-
-def _product_rule(pattern: Pattern) -> IslandRule | None:
-    """Return the island rule of `pattern`, of products with weights alone."""
-    return pattern.island and replace(pattern.island, products=frozenset({"Gemm", "MatMul"}))
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

@@ -15,7 +15,6 @@ from itertools import accumulate, product
 from operator import mul
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxtile.kernels.kernel_graph import ByteSpan
@@ -23,13 +22,12 @@ from onnxtile.kernels.streams import InputStream, streams_of
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
-from onnxtile.model.functions import graphs_of_proto
 from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
-from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW, No, Operator
 from onnxtile.operators.table import operator_of, sharing_of
+from onnxtile.shapes.infer import inferred_types
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 
@@ -174,7 +172,7 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     ]
     if any(untold):
         # A body may have the names of another.
-        for open_, types in zip(untold, _inferred(model), strict=False):
+        for open_, types in zip(untold, inferred_types(model), strict=False):
             types_of.update({open_[name]: type_ for name, type_ in types.items() if name in open_})
     return {value: type_ for value, type_ in types_of.items() if type_ is not None}
 
@@ -191,18 +189,6 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _is_container(type_: ir.TypeProtocol | None) -> bool:
     return type_ is not None and not isinstance(type_, ir.TensorType)
-
-
-def _inferred(model: ir.Model) -> Iterator[dict[str, ir.TypeProtocol]]:
-    """Yield the types of values that are no tensors, by name, of each graph in the order of `main_graphs`."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return
-    for inner in graphs_of_proto(graph):
-        infos = (*inner.value_info, *inner.output)
-        types = ((info.name, ir.serde.deserialize_type_proto_for_type(info.type)) for info in infos)
-        yield {name: type_ for name, type_ in types if type_ is not None and _is_container(type_)}
 
 
 def kind_name(type_: ir.TypeProtocol) -> str:

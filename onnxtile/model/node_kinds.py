@@ -71,7 +71,7 @@ class RandomNodes:
             and draws(node, opset_in(root.opset_imports), constants)
         }
         """The nodes of all graphs and functions that draw, without those that only hold or call such a node."""
-        self.holding = holders(model, self.themselves.__contains__) if self.themselves else _none
+        self.holding = holders(model, self.themselves.__contains__) if self.themselves else lambda _: False
 
     def __contains__(self, node: object) -> bool:
         return isinstance(node, ir.Node) and self.holding(node)
@@ -93,7 +93,3 @@ def holders(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> Callable[[ir.
             inside.add(identifier)
             pending += callers.get(identifier, ())
     return lambda node: any(wanted(inner) or inner.op_identifier() in inside for inner in (node, *nodes_inside(node)))
-
-
-def _none(_: ir.Node) -> bool:
-    return False

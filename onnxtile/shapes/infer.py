@@ -139,6 +139,21 @@ def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Ite
             yield from node.outputs
 
 
+def inferred_types(model: ir.Model) -> list[dict[str, ir.TypeProtocol]]:
+    """Return the types that onnx infers of values that are no tensors, by name, of each graph in the order of `main_graphs`.
+
+    Nothing where it finds a fault.
+    """
+    try:
+        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return []
+    listed = ((*inner.value_info, *inner.output) for inner in graphs_of_proto(graph))
+    others = ([info for info in infos if not info.type.HasField("tensor_type")] for infos in listed)
+    types = ([(i.name, ir.serde.deserialize_type_proto_for_type(i.type)) for i in infos] for infos in others)
+    return [{name: type_ for name, type_ in pairs if type_ is not None} for pairs in types]
+
+
 def readable(dims: Dims | None, named: SizeRanges) -> Dims | None:
     """Drop the dimension names that are neither a word nor an expression of `named` ones ("?", "unk__12:0"): they say nothing."""
     if dims is None:

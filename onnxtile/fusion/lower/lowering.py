@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from enum import Enum
 from functools import cached_property
@@ -50,6 +51,15 @@ class Target(Enum):
 
 class NotLowered(Exception):
     """Why a call stays what it is; the reason is one line for the user."""
+
+
+@contextmanager
+def provable() -> Iterator[None]:
+    """Raise NotLowered where the terms of a body are too large."""
+    try:
+        yield
+    except TermsTooLarge:
+        raise NotLowered("its body is too large to be proved") from None
 
 
 @dataclass(frozen=True)
@@ -203,10 +213,8 @@ class CallSite:
     def _read(self, *, loose: bool) -> list[Poly]:
         arguments = [_form(i, argument) for i, argument in enumerate(self.arguments)]
         reader = Reader(self.functions, self._native(), loose=loose)
-        try:
+        with provable():
             return reader.read(self.function, arguments, [a.array for a in self.arguments])
-        except TermsTooLarge:
-            raise NotLowered("its body is too large to be proved") from None
 
     def _native(self) -> ir.DataType | None:
         dtypes = {argument.dtype for argument in (*self.arguments, *self.results)}
