@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx
 import onnx_ir as ir
 import pytest
@@ -14,9 +12,7 @@ from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, UsageError
-
-Text = Callable[..., onnx.ModelProto]
-ValueOf = Callable[[ir.Model, str], ir.Value]
+from tests.build import Text, ValueOf
 
 
 @pytest.fixture(name="two")

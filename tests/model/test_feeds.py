@@ -24,8 +24,7 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, OverLimit, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.trials import run_original
-
-Text = Callable[..., onnx.ModelProto]
+from tests.build import Text
 
 
 def feeds(model: ir.Model, seed: int = 0) -> dict[str, Array]:

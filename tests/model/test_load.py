@@ -25,8 +25,7 @@ from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.runtime import Session
-
-Text = Callable[..., onnx.ModelProto]
+from tests.build import Text
 
 SEED = onnx.parser.parse_model(
     """<ir_version: 10, opset_import: ["": 17, "local": 1]>

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,8 @@ from onnxtile.shapes import infer as engines
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError, ModelWarning
+from tests.build import Text, ValueOf
 
-Text = Callable[..., onnx.ModelProto]
-ValueOf = Callable[[ir.Model, str], ir.Value]
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
 
 

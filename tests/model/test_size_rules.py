@@ -26,8 +26,7 @@ from onnxtile.shapes.propagation import Interval, keeps_its_sign
 from onnxtile.shapes.propagation import interval_results as results
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array
-
-Text = Callable[..., onnx.ModelProto]
+from tests.build import Text
 
 
 def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> None:

@@ -1,9 +1,8 @@
 """The bound of all orders and aliases, held against trying them all, and what plans say of it."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -17,12 +16,12 @@ from onnxtile.planning.ordering.order_search import OrderSearch
 from onnxtile.planning.schedule import Order, SchedulingContext, shuffled, shuffled_steps
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
+from tests.build import Find
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
 from tests.planning.test_random_graphs import models
 from tests.planning.test_schedules import BRANCHES, PARALLEL
 
-Find = Callable[[str], Path]
 _ORDERS, _WAYS = 20, 12
 """How many orders of a graph are tried, and ways to leave aliases out."""
 

@@ -1,8 +1,6 @@
 """Inputs and outputs inside the arena or outside of it; constants in a region of their own."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 import pytest
@@ -14,10 +12,9 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import CheckFailed, UsageError
 from onnxtile.verbs.flows.plan import plan
+from tests.build import Find
 from tests.planning.conftest import Case, aliases, lives, outside, rows
 from tests.planning.test_arena_run import SOUND
-
-Find = Callable[[str], Path]
 
 CHAIN = """
 chain (float[2,3] x, float[2,3] w) => (float[2,3] y, float[6] z) {

@@ -25,9 +25,8 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array, Session
+from tests.build import Find
 from tests.planning.conftest import Case
-
-Find = Callable[[str], Path]
 
 VIEW_OPERATORS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}
 
