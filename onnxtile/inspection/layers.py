@@ -21,6 +21,7 @@ from onnxtile.model.modules import ModulePath, dotted, module_classes, module_pa
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
+from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.dataclass import dataclass
@@ -427,6 +428,7 @@ def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> 
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}
     shapes = _SymbolicShapes.of(model, spans)
+    require_windows(model, shapes.formulas, ranges)
     costs = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
     main = [layer for layer in costs if not layer.body]
     return WorkFormulas(
