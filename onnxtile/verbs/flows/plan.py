@@ -50,6 +50,7 @@ from onnxtile.planning.ordering.every_order import require_orderable
 from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.schedule import find_order
+from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve, tensor_bytes
@@ -254,6 +255,7 @@ class RangedModel:
         except ModelError:
             require_sizes_from_1(ranges)
             raise
+        require_windows(self.model, known.formulas, self._renamed(ranges))
         return unfold(self.model, known, Constants(self.model))
 
     def settings(self, ranges: SizeRanges) -> PlanSettings:
