@@ -75,4 +75,4 @@ def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content],
     return lambda content: {path: render(content) for path, render in asked.items()}
 
 
-RUN = Verb("run", RunCommand, late("onnxtile.pipeline.library:run_command"), emits=_prepare)
+RUN = Verb("run", RunCommand, late("onnxtile.pipeline.run:run_command"), emits=_prepare)
