@@ -30,7 +30,7 @@ from onnxtile.firmware.prove import compared, output_of, runs_of
 from onnxtile.firmware.size_points import SizePoints
 from onnxtile.firmware.steps import program_of
 from tests.firmware.test_decoder import HEADS, WORDS, decoder, expected
-from tests.firmware.test_program import needs_cc
+from tests.firmware.test_program import M7, emulated, needs_cc
 from tests.firmware.test_quantised import quantised
 
 HEAD = '<ir_version: 10, opset_import: ["": 23]> '
@@ -157,22 +157,36 @@ int main(void) {{
 """
 
 
+def require_scores(made: Firmware, count: int, target: ProgramTarget, folder: Path) -> None:
+    """Require of the decoder `made`, whose cache has room for `count` tokens, the scores of onnxruntime, again after a reset."""
+    tokens = np.random.default_rng(0).integers(0, WORDS, count)
+    for name, data in made.files("net").items():
+        (folder / f"net{name}").write_bytes(data)
+    (folder / "main.c").write_text(MAIN.format(tokens=", ".join(map(str, tokens)), count=count, words=WORDS))
+    tools = target.tools()
+    assert tools is not None
+    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=folder, check=True)
+    text = subprocess.run([*tools.runner, str(folder / "net")], capture_output=True, text=True, check=True).stdout
+    got = np.array(list(map(float, text.split()))).reshape(2, count, WORDS)
+    assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
+
+
 @needs_cc
 def test_a_cache_grows_from_empty_and_again_after_a_reset(tmp_path: Path) -> None:
-    tokens = np.random.default_rng(0).integers(0, WORDS, 8)
     made = built(decoder(grows=True), {"past": "0:7"}, state="found")
     assert made.proof.equal and made.proof.runs == 8 and made.source.workspace == 0
     assert made.source.interface.arenas[0][2] < 1.6 * 4 * HEADS * 8 * 8 * 4  # no second cache
-    for name, data in made.files("net").items():
-        (tmp_path / f"net{name}").write_bytes(data)
-    listed = ", ".join(map(str, tokens))
-    (tmp_path / "main.c").write_text(MAIN.format(tokens=listed, count=len(tokens), words=WORDS))
-    tools = ProgramTarget().tools()
-    assert tools is not None
-    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=tmp_path, check=True)
-    text = subprocess.run([str(tmp_path / "net")], capture_output=True, text=True, check=True).stdout
-    got = np.array(list(map(float, text.split()))).reshape(2, len(tokens), WORDS)
-    assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
+    require_scores(made, 8, ProgramTarget(), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_cache_grows_on_a_microcontroller(tmp_path: Path) -> None:
+    target = emulated(*M7)
+    planned = onnxtile.plan(decoder(grows=True), verify=False, dims={"past": "0:15"}, state="found")
+    made = build(planned.opened(), planned.plan, target=target)
+    assert made.proof.runs == 16 and max(output.max_abs for output in made.proof.outputs) < 1e-5
+    assert made.footprint is not None and made.footprint.ram is not None and made.footprint.ram < 20_000
+    require_scores(made, 16, target, tmp_path)
 
 
 CACHE = """g (float[1, 4, s, 8] q, float[1, 2, s, 8] k, float[1, 2, s, 8] v, float[1, 2, past, 8] past_k, float[1, 2, past, 8] past_v) =>
