@@ -25,7 +25,7 @@ _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
 
 
-_Decision = TypeVar("_Decision")
+_Decided = TypeVar("_Decided")
 
 
 @dataclass
@@ -51,12 +51,12 @@ class ProgramMemory:
             self.arrays.append(plain)
         return ByteAddress(CONSTANT, self._numbers[key])
 
-    def decided(self, make: Callable[[], _Decision]) -> _Decision:
+    def decided(self, make: Callable[[], _Decided]) -> _Decided:
         """Return what `make` returns; at the sizes after the largest what it returned there."""
         if self.taken == len(self.decisions):
             self.decisions.append(make())
         self.taken += 1
-        decision: _Decision = self.decisions[self.taken - 1]
+        decision: _Decided = self.decisions[self.taken - 1]
         return decision
 
 
@@ -150,7 +150,7 @@ class ValueAddresses:
         self.memory.workspace = max(self.memory.workspace, self.end)
         return ByteAddress(WORKSPACE, 0, at)
 
-    def _decided(self, make: Callable[[], _Decision]) -> _Decision:
+    def _decided(self, make: Callable[[], _Decided]) -> _Decided:
         """Return what `make` decides at the largest sizes; the end of the workspace is that of then."""
         made, self.end = self.memory.decided(lambda: (make(), self.end))
         return made
