@@ -16,7 +16,8 @@ class Interface:
     """What a program takes, gives and keeps, with the names in C; all of these begin with `name`, but for arguments of a run.
 
     `arenas` are the memories, each with its variable and its bytes. `streams` are the inputs that come row by row, each with the function
-    of the user's that gives its rows. `resets` are the bytes of states.
+    of the user's that gives its rows. `resets` are the bytes of states. `inputs` and `outputs` are ports, `sizes` dimensions with a range,
+    each with its name in C.
     """
 
     name: str

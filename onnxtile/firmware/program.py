@@ -26,7 +26,10 @@ END = "end"
 
 @dataclass(frozen=True)
 class ByteAddress:
-    """`offset` bytes from the start of the block `number` of a kind of memory."""
+    """`offset` bytes from the start of the block `number` of a kind of memory.
+
+    `kind` is that of the memory, such as an arena or the weights.
+    """
 
     kind: str
     number: int
@@ -41,7 +44,8 @@ class ByteAddress:
 class TensorForm:
     """The element type of a tensor, by its number in onnx, and its sizes.
 
-    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other.
+    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other. `dtype` is that
+    number, `sizes` are in elements.
     """
 
     dtype: int
@@ -216,7 +220,7 @@ class Port:
     """An input or output of the graph: an argument of the run (`address` is the caller's), or bytes of an arena.
 
     Over ranges `tensor` is the largest, and `formulas` are its sizes as texts. An output that is a growing state is `rows` rows, which
-    begin `pitch` bytes apart.
+    begin `pitch` bytes apart. `name` is that of the tensor in the model.
     """
 
     name: str
@@ -234,7 +238,10 @@ class Port:
 
 @dataclass(frozen=True)
 class StreamPort:
-    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows."""
+    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows.
+
+    `name` is that of the input.
+    """
 
     name: str
     tensor: TensorForm

@@ -70,7 +70,8 @@ class CSource:
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
     `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
-    many copies run beside kernels.
+    many copies run beside kernels. `code` is the text of net.c, `header` that of net.h, `title` the name of the model. `interface` has the
+    arguments and their names in C. `blocks` counts the loops and the runs of single calls into which calls are packed.
     """
 
     code: str

@@ -104,7 +104,10 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Judged(JsonFields):
-    """A budget, what it allows, what there is, and whether that is within; the `cause` of one that is not met, where that is known."""
+    """A budget, what it allows, what there is, and whether that is within; the `cause` of one that is not met, where that is known.
+
+    `budget` is its key in the file, `limit` what it allows, `value` what there is, `met` whether that is within.
+    """
 
     JSON = "budget limit value met cause?"
 

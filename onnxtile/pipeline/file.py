@@ -58,7 +58,7 @@ def from_file(path: Path) -> Pipeline:
     """Return the pipeline in a TOML file. Raises UsageError with the file, the line and what is wrong there."""
     source = read(path, UsageError)
     if "limits" in source.content:
-        raise UsageError(f"{source.place(('limits',))}: there is no limits any more", hint='write runs = "60s,4GiB"')
+        raise UsageError(f"{source.place(('limits',))}: a pipeline has no limits", hint='write runs = "60s,4GiB"')
     file = source.validated(PipelineFile)
     steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)

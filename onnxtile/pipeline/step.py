@@ -173,7 +173,7 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     given = {name: value for name, value in content.items() if name != DO}
     alien = next((name for name in given if name not in fields), None)
     if alien is not None:
-        gone = replaced(declaration, alien)
+        gone = replaced(declaration, alien, verb.name)
         if gone is not None:
             raise _error_at(source, (*at, alien), content, gone)
         raise UsageError(f"{source.place((*at, alien))}: unknown key {alien!r}", hint=nearest(alien, sorted(fields)))

@@ -246,6 +246,22 @@ def test_products_convolutions_and_gathers_unpack_their_weights(
             "block_size = 32",
         ),
         ("(int64[3, 2] x) => (float16[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
+        (
+            "(float16[2, 8, 9, 7] x) => (float16 y) { y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, w, b) }",
+            *((48, 8, 3, 3), (48,), "axis = 0"),
+        ),
+        (
+            "(float16[1, 16, 9, 9] x) => (float16 y) { y = Conv <group = 4, dilations = [1, 2], strides = [1, 2]> (x, w) }",
+            *((48, 4, 2, 3), (48, 2, 2, 3), "axis = 1, block_size = 2"),
+        ),
+        (
+            '(float16[1, 4, 9] x) => (float16 y) { y = Conv <auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
+            *((6, 4, 4), (6,), "axis = 0"),
+        ),
+        (
+            "(float16[1, 2, 5, 7, 6] x) => (float16 y) { y = Conv <pads = [1, 1, 0, 1, 1, 0], strides = [2, 1, 1]>(x, w) }",
+            *((4, 2, 3, 3, 3), (4,), "axis = 0"),
+        ),
     ],
 )
 def test_scales_of_16_bits_unpack_weights_too(
