@@ -523,7 +523,9 @@ def test_fit_writes_no_program_of_what_does_not_fit_and_says_why(
     for steps in ("", 'emit = ["c", "json"]'):
         (tmp_path / "p.toml").write_text(f'[[steps]]\ndo = "fit"\ncapacity = 64\n{steps}\n')
         emit = ["--emit", "small.c", "--emit", "small.json"]
-        command = ["onnxtile", "run", "p.toml", model] if steps else ["onnxtile", "fit", model, "--capacity", "64", *emit]
+        command = (
+            ["onnxtile", "run", "p.toml", model] if steps else ["onnxtile", "fit", model, "--capacity", "64", *emit]
+        )
         assert ended(command, monkeypatch) == 1
         printed = capsys.readouterr()
         assert "nothing fits arena of 64 bytes" in printed.out + printed.err
