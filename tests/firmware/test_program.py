@@ -411,17 +411,23 @@ M7 = "-mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard", "mps2-an500"
 M4 = "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard", "mps2-an386"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "board"), [M7, M4])
-def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
+def emulated(options: str, board: str) -> ProgramTarget:
+    """Return the compiler and the emulator of a `board`; skip the test where they are not installed."""
     if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("the tools for Arm are not installed")
     folder = ROOT / "docs" / "firmware"
     command = f"arm-none-eabi-gcc {options} --specs=rdimon.specs -nostartfiles -T {folder}/{board}.ld {folder}/start.c"
-    runner = f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
+    return ProgramTarget(
+        command, f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "board"), [M7, M4])
+def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
     for model in (network(), ROOT / "models" / "transformer.onnx"):
         planned = onnxtile.plan(model, verify=False)
-        made = build(opened_of(planned), planned.plan, target=ProgramTarget(command, runner))
+        made = build(opened_of(planned), planned.plan, target=emulated(options, board))
         assert made.proof.equal and made.proof.runs == 3
         assert made.footprint is not None and made.footprint.code < 8192
 
