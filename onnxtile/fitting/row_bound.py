@@ -275,10 +275,10 @@ class RowBound:
         return max(bounds, key=lambda live: live.bytes)
 
     def _at_price(self, price: float, capacity: int) -> LiveRows:
-        return _LiveRows(self, price, capacity).most()
+        return _RowCounts(self, price, capacity).most()
 
 
-class _LiveRows:
+class _RowCounts:
     """Counts the bytes that live, with a `price` in bytes for all multiply-accumulates once more, in schedules within a capacity.
 
     `before` and `after` have, for each kernel that has made so many rows, the bytes of all tensors that these are made from, and of those
