@@ -120,7 +120,7 @@ class PipelineStep:
             if self._second_files({form: paths[form]}):
                 paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
-        files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
+        files = {ending: rendered[paths[form]] for ending, form in self.emitted.items() if paths[form] in rendered}
         files |= {other: rendered[path] for other, path in self._second_files(paths).items() if path in rendered}
         return StepResult(
             content,

@@ -559,8 +559,9 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     if blocked:
         cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
         peak = f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"
-        floor = f"no way to cut the model takes less than {blocked['floor']:,} bytes"
-        tables += [line(floor)] if blocked["search"] == "floor" else [line(peak), line(floor)]
+        floor = line(f"no way to cut the model takes less than {blocked['floor']:,} bytes")
+        tables += [] if blocked["search"] == "floor" else [line(peak)]
+        tables += [floor] if blocked["floor"] else []
         if 2 * blocked["outputs"] > blocked["peak"]:
             tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
         tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
