@@ -42,7 +42,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "sram=64"), 1, "nothing fits sram of 64 bytes"),
         (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
         (("--capacity", "smalest"), 2, "8MiB or smallest"),
-        (("--capacity", "4KiB", "--budget", "much"), 2, "write 10%, 500nodes or 10%,500nodes"),
+        (("--capacity", "4KiB", "--budget", "much"), 2, "write 10%, 500nodes, 30s or 10%,500nodes"),
         (("--capacity", "4KiB", "--time", "3s"), 2, "fit has no --time (write --budget 30s)"),
         (("--capacity", "-1"), 2, "not a size in bytes"),
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
