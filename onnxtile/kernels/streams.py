@@ -63,7 +63,7 @@ def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constan
     return InputStream(value, int(axis), rows, prod(sizes) // max(rows, 1) * (dtype.bitwidth // 8), reads)
 
 
-_HINT = "onnxtile fit with --stream writes such a model"
+_HINT = "onnxtile fit with --io INPUT=rows writes such a model"
 
 
 def _reads(value: ir.Value, readers: list[NodeView], axis: int) -> Iterator[StreamRead]:

@@ -226,7 +226,11 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
             failure = failure or error
     assert failure is not None
     open_ = open_inputs(model)
-    hint = f"give sizes with which it runs, for example {example(open_)}" if open_ else None
+    hint = (
+        f"give sizes with which it runs, for example {example(open_)}"
+        if open_
+        else "the model that was given does not run so"
+    )
     raise ModelError(failure.message, hint=failure.hint or hint)
 
 

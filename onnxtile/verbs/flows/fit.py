@@ -110,7 +110,7 @@ def _next_step(options: FitOptions, fitted: FittedModel) -> str:
     further = (
         ("a larger --budget", not is_ended),
         ("--functions fuse", "fuse" not in options.functions),
-        ("--io outside", options.io != "outside"),
+        ("--io outside", options.placing != "outside"),
     )
     ways = [words for words, is_left in further if is_left]
     return " or ".join([f"give --capacity {fitted.after.arena}", *(["try " + ", ".join(ways)] if ways else [])])
@@ -148,7 +148,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims = bind(model, options.single_dims, options.whole_shapes)
     leading = bind_leading(model)
     dims |= {} if leading is None else leading.dims
-    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
+    placed = PlanOptions(model, io=OVERWRITE if options.placing == "inside" else options.placing)
     settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
