@@ -197,7 +197,7 @@ class Machine:
             raise self._too_open("the search takes too many steps")
 
     def _too_open(self, what: str) -> QueryError:
-        text = self._program.query.text
+        text = self._program.text
         return QueryError(f"{what}: the query leaves too much open", text, (0, len(text)))
 
     # Instructions: each returns the place of the next, or _FAIL.
@@ -679,9 +679,8 @@ class Match:
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
-    parsed = parse(query)
-    require_known(parsed, known)
-    return compile_query(parsed)
+    require_known(parse(query), known)
+    return compile_query(query)
 
 
 class Matcher:
@@ -717,6 +716,8 @@ class Matcher:
         `observe` is called where a search that leads to no match ends. Raises QueryError where the search would take too long.
         """
         index, around = self.index(), self._around
+        if observe is None and not all(map(index.of, program.certain)):
+            return []
         roots = index.candidates(program, around) if observe is None else index.roots(program)
         budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         accepts, does = self._acceptor(index, program), self.unchanged.does
@@ -755,7 +756,7 @@ class Matcher:
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for node in program.query.nodes if node.test is not None)
-        facts = {node.type: self.facts(program.query.text, node) for node in tested}
+        facts = {node.type: self.facts(program.text, node) for node in tested}
 
         def accepts(vertex: Vertex, node: Node) -> bool:
             if not index.matches(vertex, node.type):
