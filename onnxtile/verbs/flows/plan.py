@@ -11,6 +11,7 @@ from onnxtile.arena.state_run import StateVerdict
 from onnxtile.check.audit import require
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -87,16 +88,18 @@ def _planned(options: PlanOptions) -> PlannedModel:
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":
         opened = unfold(planned, known, Constants(planned))
-        result = plan_model(*opened, settings)
+        facts = LayoutFacts(*opened)
+        result = plan_model(*opened, settings, facts)
     else:
         planned, opened, result = plan_moved(planned, known, settings, options)
+        facts = LayoutFacts(*opened)
     result = replace(result, kernels=counted)
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict: ArenaVerdict | StateVerdict | None = None
     not_run = None
     if options.verify:
         try:
-            verdict = _run_in_arena(opened, result, wanted, options)
+            verdict = _run_in_arena(facts, opened, result, wanted, options)
         except NoKernel as error:
             not_run = error.message.partition(":")[0]
         else:
@@ -123,13 +126,15 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
 
 
 def _run_in_arena(
-    opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
+    facts: LayoutFacts, opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
 ) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     if result.states:
         return state_verdict(opened, result, wanted, options)
     options.progress("running the model")
-    return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)
+    return arena_run(
+        opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress, facts=facts
+    )
 
 
 # Plan a model with copies between two memories.
