@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.firmware.program import END, ByteAddress, CopyCall, KernelCall, ProgramCall
+from onnxtile.firmware.program import (
+    END,
+    Branch,
+    ByteAddress,
+    CopyCall,
+    HelperCall,
+    KernelCall,
+    ProgramCall,
+    RepeatedCalls,
+)
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -21,7 +30,6 @@ from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError
 
 _SMALL = 4096
 """Elements of a computed constant that is written out with a meta-op, as `written_out` does."""
@@ -85,14 +93,11 @@ def on_integers(flat: ir.Model) -> Unfolded:
     return unfold(model, known, Constants(model))
 
 
-def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | None) -> PlannedIsland:
-    """Return a meta-op that is written out at one of the sizes of a program over ranges, the first of which are the `largest`.
+def island_over_ranges(opened: Unfolded, alignment: int) -> PlannedIsland:
+    """Return a meta-op that is written out at the largest sizes of a program over ranges, with the plan that it has at all sizes.
 
-    It has their plan at all sizes. So a tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
+    A tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
     """
-    opened = on_integers(flat)
-    if largest is not None:
-        return replace(largest, opened=opened)
     return _planned_alone(opened, alignment, share=frozenset({"in place"}))
 
 
@@ -133,4 +138,10 @@ def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
         return replace(call, addresses={name: placed(address) for name, address in call.addresses.items()})
     if isinstance(call, CopyCall):
         return replace(call, target=placed(call.target), source=placed(call.source))
-    raise ModelError("a meta-op with control flow inside has no C")
+    if isinstance(call, HelperCall):
+        return replace(call, addresses=tuple(map(placed, call.addresses)))
+    if isinstance(call, Branch):
+        then, otherwise = (tuple(between(inner, ends) for inner in side) for side in (call.then, call.otherwise))
+        return Branch(placed(call.condition), then, otherwise)
+    most, number = (None if address is None else placed(address) for address in (call.most, call.number))
+    return RepeatedCalls(most, placed(call.goes_on), number, tuple(between(inner, ends) for inner in call.turn))

@@ -35,7 +35,6 @@ from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
     WORKSPACE,
-    AppendCall,
     Branch,
     ByteAddress,
     CopyCall,
@@ -45,19 +44,16 @@ from onnxtile.firmware.program import (
     PlainCall,
     ProgramCall,
     RepeatedCalls,
-    RowsCall,
-    StartCall,
     StreamPort,
-    WaitCall,
     flat,
     kernels_of,
 )
-from onnxtile.firmware.size_points import OpenNumber, SizePoints
+from onnxtile.firmware.size_points import OpenNumber
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.errors import about_options
 
 _MOST_IN_CODE = 1 << 29
 """Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
@@ -70,7 +66,8 @@ class CSource:
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
     `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
-    many copies run beside kernels.
+    many copies run beside kernels. `code` is the text of net.c, `header` that of net.h, `title` the name of the model. `interface` has the
+    arguments and their names in C. `blocks` counts the loops and the runs of single calls into which calls are packed.
     """
 
     code: str
@@ -121,18 +118,20 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             hint='keep them in a file: {target} target.toml, and in it weights = "file"',
         )
     spaces = _Spaces(program, weights)
-    table = _CallTable(in_c.kernels, numbers, spaces, program.points)
+    table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
     interface = Interface.of(program, name)
-    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)}
-    functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
+    helper_texts = _HELPERS | {
+        f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)
+    }
+    functions = [*in_c.functions, *(_helper_function(name, kind, *helper_texts[kind]) for kind in table.helpers)]
     computed: dict[OpenNumber, int] = {}
     described, starts = _kernel_rows(
-        [*in_c.kernels, *table.own_kernels], functions, computed if program.sizes else None
+        [*in_c.kernels, *table.helper_kernels], functions, computed if program.sizes else None
     )
-    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.helper_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
@@ -141,8 +140,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
         *_wrapped(
-            f"{name}_kernel_{function_number}"
-            for function_number in (*range(len(in_c.functions)), *table.own_functions)
+            f"{name}_kernel_{function_number}" for function_number in (*range(len(in_c.functions)), *table.helpers)
         ),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
@@ -159,7 +157,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             number=filled(_COMPUTED, name) if program.sizes else "(idx_t)number",
             **_repeat_texts(name, spaces.count, repeats),
         ),
-        *run_text(interface, list(_bases(interface, spaces, weights if in_file else None)), computed, repeats),
+        *run_text(interface, list(_bases(interface, spaces, weights if in_file else None)), computed),
         *accessors(interface),
         *reset(interface),
     ]
@@ -180,7 +178,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         tables,
         weights.size,
         program.workspace,
-        "check" in table.own_functions,
+        "check" in table.helpers,
         weights.file if in_file else b"",
         repeats,
         table.transfers,
@@ -211,8 +209,7 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
         if isinstance(call, KernelCall):
             addresses = [call.addresses[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
-            copy = call.copy if isinstance(call, StartCall) else call
-            addresses = [copy.source] if isinstance(copy, CopyCall | AppendCall) else []
+            addresses = [call.source] if isinstance(call, CopyCall) else [*call.addresses]
         numbers_in_use.update((address.number, None) for address in addresses if address.kind == CONSTANT)
     return sorted(numbers_in_use)
 
@@ -267,53 +264,65 @@ def _bases(interface: Interface, spaces: _Spaces, file: FlashWeights | None) -> 
             yield f"(uint8_t *){in_c[kind, number]}"
 
 
-_OWN = {
+_ROW = """\
+int64_t turn;
+    memcpy(&turn, x[2], sizeof turn);
+    const idx_t at = p[3] ? p[1] - 1 - (idx_t)turn : (idx_t)turn;
+    for (idx_t i = 0; i < p[0]; ++i) {
+        uint8_t *const row = x[0] + i * p[2], *const in_whole = x[1] + (i * p[1] + at) * p[2];
+        memmove(p[4] ? in_whole : row, p[4] ? row : in_whole, (size_t)p[2]);
+    }"""
+_HELPERS = {
+    # A copy of so many bytes, from the second address to the first.
     "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
+    # The start of the copy of this number, of so many bytes, which runs beside the calls after it; and its end.
     "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
     "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+    # A look at a result of so many bytes that is complete now; only programs that a proof runs have it.
     "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
+    # A copy of rows that follow each other to rows that are apart: how many, where in these each begins, their pitch, the bytes of a row.
     "append": (
         2,
         "for (idx_t i = 0; i < p[0]; ++i) memmove(x[0] + p[1] + i * p[2], x[1] + i * p[3], (size_t)p[3]);",
     ),
+    # A whole number, written as int64.
+    "number": (1, "const int64_t number = p[0];\n    memcpy(x[0], &number, sizeof number);"),
+    # A copy of a row of a whole to bytes of its own: the runs of bytes that a row is, the rows, the bytes of a run, whether rows count
+    # from the last on, and whether the copy goes the other way. The third address has the number of the row as int64.
+    "row": (3, _ROW),
 }
-"""The functions that are no kernels: their operands, and their text.
-
-A copy of bytes, the start of one beside kernels, its end, a look, and a copy of rows to rows that are apart.
-"""
+"""The functions that are no kernels: how many addresses they have, and their texts, in which `p` are the numbers of a call."""
 
 
 class _CallTable:
-    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
+    """Turns calls into numbers; helpers are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(
         self,
         kernels: Sequence[CKernel],
         numbers: Mapping[DistinctKernel, int],
         spaces: _Spaces,
-        points: SizePoints | None,
     ) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._points = points
-        self._own: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
+        self._helpers: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
 
     @property
-    def own_functions(self) -> list[str]:
+    def helpers(self) -> list[str]:
         """The functions in use that are no kernels, in the order of their numbers."""
-        return list(dict.fromkeys(kind for kind, _ in self._own))
+        return list(dict.fromkeys(kind for kind, _ in self._helpers))
 
     @property
     def transfers(self) -> int:
         """How many copies run beside kernels."""
-        return sum(kind == "start" for kind, _ in self._own)
+        return sum(kind == "start" for kind, _ in self._helpers)
 
     @property
-    def own_kernels(self) -> list[CKernel]:
+    def helper_kernels(self) -> list[CKernel]:
         first = len({kernel.function for kernel in self._kernels})
-        numbers = {kind: first + number for number, kind in enumerate(self.own_functions)}
-        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._own]
+        numbers = {kind: first + number for number, kind in enumerate(self.helpers)}
+        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._helpers]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -332,41 +341,12 @@ class _CallTable:
             operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            size = self._over_sizes([(copy.size,) for copy in (call, *call.others)])
-            return self._own_call("copy", size, (call.target, call.source), call.steps)
-        if isinstance(call, AppendCall):
-            rows = [(copy.rows, copy.start, copy.pitch, copy.size) for copy in (call, *call.others)]
-            return self._own_call("append", self._over_sizes(rows), (call.target, call.source))
-        if isinstance(call, StartCall):
-            return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
-        if isinstance(call, WaitCall):
-            return self._own_call("wait", (call.number,))
-        if isinstance(call, RowsCall):
-            return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
-        size = self._over_sizes([(check.size,) for check in (call, *call.others)])
-        return self._own_call("check", size, (call.address,))
+            return self._helper_call("copy", (call.size,), (call.target, call.source))
+        return self._helper_call(call.helper, call.numbers, call.addresses)
 
-    def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
-        """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
-        if len(rows) == 1 or self._points is None:
-            return rows[0]
-        numbers = tuple(number for number in self._points.numbers(rows) if number is not None)
-        if len(numbers) < len(rows[0]):
-            raise UsageError(
-                "no C can be written over a range: the bytes of a copy are no formula of the sizes",
-                hint="bind each dimension to one size; nothing was written",
-            )
-        return numbers
-
-    def _own_call(
-        self,
-        kind: str,
-        numbers: tuple[OpenNumber, ...],
-        addresses: Iterable[ByteAddress] = (),
-        steps: tuple[int, ...] = (),
-    ) -> TableCall:
-        kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
-        return TableCall(kernel, tuple(map(self._spaces.operand, addresses)), steps)
+    def _helper_call(self, helper: str, numbers: tuple[OpenNumber, ...], addresses: Iterable[ByteAddress]) -> TableCall:
+        kernel = len(self._kernels) + self._helpers.setdefault((helper, numbers), len(self._helpers))
+        return TableCall(kernel, tuple(map(self._spaces.operand, addresses)))
 
 
 def _rows_text(port: StreamPort, function: str) -> str:
@@ -385,7 +365,7 @@ def _rows_declared(port: StreamPort, function: str) -> str:
     )
 
 
-def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
+def _helper_function(name: str, kind: str, operands: int, text: str) -> CFunction:
     lines = [
         f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
         f"    {filled(text, name)}",
@@ -512,7 +492,7 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
     return at;
 }
 
-${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases${argument}) {
+${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases) {
     for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
 ${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
             const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
@@ -531,7 +511,7 @@ ${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 al
 """
 _REPEAT = """\
 
-static void ${p}_walk(const uint8_t *at, uint8_t *const *bases, uint32_t turn_of_repeat);
+static void ${p}_walk(const uint8_t *at, uint8_t *const *bases);
 
 static uint8_t *${p}_place(const uint8_t **at, uint8_t *const *bases) {
     const uint32_t code = ${p}_number(at) - 1u;
@@ -547,7 +527,7 @@ static const uint8_t *${p}_repeat(const uint8_t *at, uint8_t *const *bases) {
     if (most) memcpy(&limit, most, sizeof limit);
     for (int64_t turn = 0; turn < limit && *goes_on; ++turn) {
         if (number) memcpy(number, &turn, sizeof turn);
-        ${p}_walk(at, bases, (uint32_t)turn);
+        ${p}_walk(at, bases);
     }
     return at + length;
 }
@@ -558,16 +538,10 @@ _REPEATS = """\
             at = ${p}_repeat(at, bases);
             continue;
         }
-        if (code == 7u) {
-            at = ${p}_call(at, bases, turn_of_repeat, 2u);
-            continue;
-        }
 """
 
 
 def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
     """Return the texts that only a program with repeats has."""
-    if not repeats:
-        return {"repeat": "", "repeats": "", "argument": ""}
     texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
-    return {**{hole: text + "\n" for hole, text in texts.items()}, "argument": ", uint32_t turn_of_repeat"}
+    return {hole: text + "\n" if repeats else "" for hole, text in texts.items()}

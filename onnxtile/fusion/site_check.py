@@ -25,7 +25,8 @@ from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, compare_values
 
-_COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
+COUNTS = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+"""Element types of shapes and indices."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class SiteVerdict(JsonFields):
     """The result of one site run alone; `also` counts further sites that are the same, and were not run.
 
     `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became. `edges` are the edge rows on
-    which a lowered site differs, None where none were run.
+    which a lowered site differs, None where none were run. `call` is the name of the node, `outputs` are the worst differences of its
+    results.
     """
 
     JSON = "call equal outputs also skipped? edges?"
@@ -119,7 +121,7 @@ class _Sites:
             expected = original.run(feeds)
         except ModelError:
             # A shape or an index that the model computes elsewhere cannot be drawn at random.
-            computed = [v for v in inputs if v not in self._constants and self._dtype(v) in _COUNTS]
+            computed = [v for v in inputs if v not in self._constants and self._dtype(v) in COUNTS]
             if not computed:
                 raise
             reason = f"{computed[0].name!r}, which the model computes, takes no random values"

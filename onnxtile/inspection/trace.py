@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import Ranges, sample_feeds
-from onnxtile.model.npz_inputs import Feeds, write_arrays
+from onnxtile.model.feeds import Feeds, Ranges, sample_feeds, write_arrays
 from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import bodies_of, node_ids, nodes_inside
 from onnxtile.model.validity import skeleton
@@ -128,7 +127,11 @@ def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int
 
 @dataclass(frozen=True)
 class Activation(JsonFields):
-    """An output of a node in a run. `low`, `high` and `mean` are those of its finite numbers; None where it has none."""
+    """An output of a node in a run. `low`, `high` and `mean` are those of its finite numbers; None where it has none.
+
+    `node` and `op` made it; `name` is that of the value, `dtype` its element type, `shape` its sizes. `nans` and `infinities` count
+    elements.
+    """
 
     JSON = "node op name dtype shape min=low max=high mean nans infinities"
 

@@ -86,7 +86,10 @@ class Follow:
 
 @dataclass(frozen=True)
 class Stop:
-    """Fail if over `edge` there is a vertex that is not in the match."""
+    """Fail if over `edge` there is a vertex that is not in the match.
+
+    `span` is its place in the query, in characters from 0.
+    """
 
     edge: Edge
     span: Span
@@ -122,7 +125,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Return:
-    """Go back to the last mark, and forget it unless more branches start there."""
+    """Go back to the last mark, and forget it unless more branches start there.
+
+    With `keep` the mark stays.
+    """
 
     keep: bool
 
@@ -164,7 +170,7 @@ Instruction: TypeAlias = Follow | Stop | Goto | Fork | Jump | Mark | Return | Me
 class Program:
     """The text of a query, and the conditions in `where` that its matches fulfil. It is parsed and compiled at its first use.
 
-    A condition is an expression over anchors.
+    A condition is an expression over anchors. `text` is that of the query.
     """
 
     text: str

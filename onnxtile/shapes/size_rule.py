@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from onnxtile.model.topology import node_id
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
@@ -32,7 +33,10 @@ _HINT = "whole numbers, + - * //, max(), min(), inside, and inputs[0].bytes, .si
 
 @dataclass(frozen=True)
 class SizeRule:
-    """A rule, as it is written. Raises UsageError where it cannot be read."""
+    """A rule, as it is written. Raises UsageError where it cannot be read.
+
+    `text` is the rule.
+    """
 
     text: str
 
@@ -47,9 +51,9 @@ class SizeRule:
         try:
             size = _value(_FilledRule(node, inside).visit(_tree(self.text)), node, shapes)
         except (ArithmeticError, LookupError) as error:
-            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r}: {error}") from error
+            raise ModelError(f"the workspace {self.text!r} of the node {node_id(node)!r}: {error}") from error
         if size < 0:
-            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r} is negative: {size}")
+            raise ModelError(f"the workspace {self.text!r} of the node {node_id(node)!r} is negative: {size}")
         return size
 
 
@@ -149,7 +153,3 @@ def _sizes(value: ir.Value, shapes: Shapes) -> tuple[int, ...]:
     if sizes is None:
         raise LookupError(f"the shape of {value.name!r} is not known")
     return sizes
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or next((value.name for value in node.outputs if value.name), "") or ""

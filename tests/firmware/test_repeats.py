@@ -92,18 +92,38 @@ def test_turns_give_what_onnxruntime_gives(case: str) -> None:
     assert source.workspace < 128
 
 
+CLOSED = """<ir_version: 10, opset_import: ["": 20, "own": 1]>
+g (float[6, 4] x, bool c) => (float[6, 4] y) { m = Neg(x) k = own.f(m, c) y = Exp(k) }
+<domain: "own", opset_import: ["": 19]> f (a, c) => (b) {
+    h = Tanh(a)
+    r = If(c) <
+        then_branch = t () => (float[6, 4] u) { e = Exp(h) u = Neg(e) }, else_branch = e () => (float[6, 4] v) { v = Sigmoid(h) }
+    >
+    n = Constant <value_int = 3> ()
+    b = Loop(n, , r) <body = t (int64 i, bool s, float[6, 4] q) => (bool d, float[6, 4] w) { d = Identity(s) w = Tanh(q) }>
+}"""
+
+
+@needs_cc
+def test_control_flow_in_a_function_that_stays_closed_runs() -> None:
+    planned = onnxtile.plan(onnx.parser.parse_model(CLOSED), verify=False)
+    assert planned.plan.schedule == ("m", "k", "y")
+    made = build(opened_of(planned), planned.plan)
+    assert made.proof.equal and made.source.repeats == 1
+
+
 def test_a_program_without_turns_has_no_code_for_them() -> None:
     source = made("g (float[4] x) => (float[4] y) { y = Neg(x) }").source
     assert source.repeats == 0 and "_repeat" not in source.code
 
 
 def test_bytes_of_turns_and_their_depth() -> None:
-    row = TableCall(0, (SpaceOffset(0, 0), SpaceOffset(1, 64)), (0, -16))
+    row = TableCall(0, (SpaceOffset(0, 0), SpaceOffset(1, 64)))
     inner = TableRepeat(None, SpaceOffset(0, 32), None, (row,))
     outer = TableRepeat(SpaceOffset(0, 48), SpaceOffset(0, 32), SpaceOffset(1, 0), (inner,))
     assert depth([row]) == 0 and depth([outer]) == 2
-    assert units_of([outer], 2) == [16, 16]
-    # 5, three places (an operand plus 1, or 0), the bytes that follow, the calls and 0; a call that advances: 7, the call, steps in zigzag.
-    turned = [7, 0, 0, (4 * 2 + 1) * 2 + 1, 1]
-    within = [5, 0, 2 * 2 + 1, 0, len(turned) + 1, *turned, 0]
-    assert list(stream_of([outer], [16, 16]).data) == [5, 7, 5, 2, len(within) + 1, *within, 0, 0]
+    assert units_of([outer], 2) == [16, 64]
+    # 5, three places (an operand plus 1, or 0), the bytes that follow, the calls and 0. The calls: twice the turns, how many, and each.
+    block = [2, 1, 0, 0, 1 * 2 + 1]
+    within = [5, 0, 2 * 2 + 1, 0, len(block) + 1, *block, 0]
+    assert list(stream_of([outer], [16, 64]).data) == [5, 7, 5, 2, len(within) + 1, *within, 0, 0]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.cli.commands.run import RunCommand
 from onnxtile.declare.option import options
 from onnxtile.pipeline.budgets import figures
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
@@ -17,6 +16,7 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import verbs
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
+from onnxtile.verbs.run import RunCommand
 
 STEPS = verbs()
 NO_STEP = {
@@ -130,10 +130,10 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
     [
         ('do = "plan"\nemit = ["docx"]', 3, 'invalid emit = "docx"'),
         ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
-        ('do = "plan"\nplanner = "exact"', 3, "there is no planner any more"),
-        ('do = "plan"\nranges = {x = 4}', 3, "there is no ranges any more"),
-        ('do = "plan"\nbounds = {x = 4}', 3, "there is no bounds any more"),
-        ('do = "plan"\npins = {x = 4}', 3, "there is no pins any more"),
+        ('do = "plan"\nplanner = "exact"', 3, "plan has no planner"),
+        ('do = "plan"\nranges = {x = 4}', 3, "plan has no ranges"),
+        ('do = "plan"\nbounds = {x = 4}', 3, "plan has no bounds"),
+        ('do = "plan"\npins = {x = 4}', 3, "plan has no pins"),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
         ('do = "plan"\nsearch = "huge"', 3, 'invalid search = "huge"'),
         ('do = "plan"\nsearch = ["exact", "5m"]', 3, "'5m' is no time"),
@@ -141,13 +141,13 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nio = "somewhere"', 3, 'invalid io = "somewhere"'),
         ('do = "plan"\ncapacity = "lots"', 3, "not a size in bytes"),
         ('do = "plan"\ncapacity = {sram = true}', 3, "not a size in bytes"),
-        ('do = "plan"\nnames = true\nemit = ["svg"]', 3, "there is no names any more"),
+        ('do = "plan"\nnames = true\nemit = ["svg"]', 3, "plan has no names"),
         ('do = "plan"\nemit = ["svg"]\ncompare = "no.json"', 1, "no.json"),
         ('do = "plan"\ninputs = {x = "5:1"}', 3, "is empty"),
         ('do = "plan"\ninputs = {x = [0, 1, 2]}', 3, "is not a range"),
-        ('do = "plan"\nstreams = 2', 3, "there is no streams any more"),
+        ('do = "plan"\nstreams = 2', 3, "plan has no streams"),
         ('do = "verify"\nruns = 0', 3, "from 1 to 1,000,000"),
-        ('do = "tile"\nmax_rows = 4', 3, "there is no max_rows any more"),
+        ('do = "tile"\nmax_rows = 4', 3, "tile has no max_rows"),
         ('do = "tile"\nmax = 8\naccumulate = "slowly"', 4, "slowly"),
         ('do = "inspect"\nemit = ["xlsx"]', 3, 'emit = "xlsx"'),
         ('do = "plan"\nemit = ["../x.json"]', 3, 'emit = "../x.json"'),

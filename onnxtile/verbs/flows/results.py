@@ -117,13 +117,12 @@ def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None)
         raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")
 
 
-def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
-    """Raise Mismatch where a run inside the arena differs from the plain run."""
+def require_equal(verdict: ArenaVerdict | StateVerdict, sizes: str = "") -> None:
+    """Raise Mismatch where a run inside the arena, " at seq=8" if `sizes` say so, differs from the plain run."""
     if not verdict.equal:
         where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-        raise Mismatch(
-            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
-        )
+        reason = f"the run inside the arena{sizes} differs from the plain run{where}"
+        raise Mismatch(reason, hint="please report it with the model")
 
 
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
@@ -313,7 +312,10 @@ class UnfuseResult(RewrittenModel):
 
 @dataclass(frozen=True)
 class ArenaChange(JsonFields):
-    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
+    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned.
+
+    `before` and `after` are bytes, `reason` is a sentence.
+    """
 
     before: int | None = None
     after: int | None = None
@@ -327,7 +329,10 @@ class ArenaChange(JsonFields):
 
 @dataclass(frozen=True)
 class OpsetChange(JsonFields):
-    """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
+    """The opset of a model before and after tiling, and why it could not be raised where that was needed.
+
+    `before` and `after` are versions, `reason` is a sentence.
+    """
 
     before: int = 0
     after: int = 0
@@ -390,8 +395,9 @@ class TiledModel(RewrittenModel):
 class RangeVerdict:
     """Whether a model gives the same bits in its arena as in a plain run, at each of the `sizes` of its dimensions.
 
-    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more
-    is then at the first, the largest sizes, with fixed offsets.
+    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more is
+    then at the first, the largest sizes, with fixed offsets. `state` is the verdict of runs with a state kept in place; None where there is
+    no state.
     """
 
     sizes: tuple[Mapping[str, int], ...]
@@ -435,7 +441,7 @@ class OpenSizes(JsonFields):
     """The sizes that a verb takes for dimensions which the file leaves open; `options` are those that give the same sizes.
 
     `formulas` are the bytes of the arena of a plan for all sizes in `ranges`, which `plan` makes where it is given these ranges. They are
-    empty where there is no such plan.
+    empty where there is no such plan. `sizes` are in elements, by the name of the dimension.
     """
 
     options: str
@@ -567,7 +573,10 @@ def modules_of(model: ir.Model) -> dict[str, ModulePath]:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open."""
+    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open.
+
+    `opened` is that model, `plan` the plan, `firmware` the program in C, if one was asked for.
+    """
 
     opened: Unfolded
     plan: PlanResult
@@ -706,7 +715,10 @@ class FittedModel(RewrittenModel):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
+    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made.
+
+    `cost` has these costs.
+    """
 
     cost: ModelCost
     estimated: bool
