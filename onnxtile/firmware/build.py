@@ -278,9 +278,7 @@ def footprint_of(source: CSource, tools: Tools, *, required: bool) -> Footprint 
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
-        (folder / f"{source.title}.c").write_text(source.code, "utf-8")
-        (folder / f"{source.title}.h").write_text(source.header, "utf-8")
-        options = ("-std=c99", OPTIMISED, "-c", str(folder / f"{source.title}.c"), "-o", str(folder / "net.o"))
+        options = ("-std=c99", OPTIMISED, "-c", str(source.save(folder)), "-o", str(folder / "net.o"))
         done = command_done([*command, "-fstack-usage", *options], None)
         if done.returncode:
             words = [*command, *options]

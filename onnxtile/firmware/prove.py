@@ -422,15 +422,13 @@ def require_proved(proof: Proof, wanted: Wanted) -> None:
 
 def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> Path:
     """Write `source`, the program that runs it and the inputs of `runs` to `folder`, and compile them. Raises UsageError."""
-    (folder / f"{source.title}.c").write_text(source.code, "utf-8")
-    (folder / f"{source.title}.h").write_text(source.header, "utf-8")
+    files = [str(source.save(folder)), str(folder / "main.c")]
     (folder / "main.c").write_text(main_text(source, len(runs)), "utf-8")
     (folder / "input.bin").write_bytes(b"".join(_input_of(source, run) for run in runs))
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.interface.arenas]
     if source.weights_file:
         (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
-    files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     if source.transfers:
         files.append(str(folder / "driver.c"))
         Path(files[-1]).write_text(proving_driver(source.title, source.interface.name, source.transfers), "utf-8")
