@@ -242,9 +242,9 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
 def test_a_search_that_is_out_of_time_gives_the_best_so_far(run: Run, there: Path) -> None:
     fitted = onnxtile.fit(there / "m.onnx", capacity="smallest", budget="1ms", verify=False)
     assert fitted.after.arena == fitted.before.arena
-    done = run("fit", "m.onnx", "--capacity", "6KiB", "--search", "1ms", "--no-verify", "--json", "-")
+    done = run("fit", "m.onnx", "--capacity", "6KiB", "--budget", "1ms", "--no-verify", "--json", "-")
     assert done.code == 1 and json.loads(done.out)["blocked_by"]["search"] == "bound"
-    done = run("fit", "m.onnx", "--capacity", "smallest", "--search", "high")
+    done = run("fit", "m.onnx", "--capacity", "smallest", "--budget", "xs")
     assert done.code == 2 and done.err.count("\n") == 1 and "is not a time" in done.err
 
 
