@@ -353,8 +353,6 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             except TypeError as error:
                 message = f"{body.__name__}() {error}"
                 raise _misspelled(declaration, given, body.__name__) or _unfit(message, given, signature) from None
-                    f"{body.__name__}() {error}"
-                ) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
