@@ -113,16 +113,16 @@ class EjectionSearch:
         unit, last = int(self._units[buffer]), target - int(self._sizes[buffer])
         if last < 0:
             return None
-        kept = is_placed[near.owner]
+        kept = is_placed[near.owner].nonzero()[0]
         owner = near.owner[kept]
-        low, high = near.low[kept] + offsets[owner], near.high[kept] + offsets[owner]
-        choices = np.concatenate(([0, last & -unit], (high + unit - 1) & -unit, low & -unit))
+        base = offsets[owner]
+        low, high = near.low[kept] + base, near.high[kept] + base
+        choices = np.concatenate(((0, last & -unit), (high + unit - 1) & -unit, low & -unit))
         choices = choices[(choices >= 0) & (choices <= last)]
-        worth = self._worth[owner] * tries[owner]
-        costs = _overlapping(choices, low, high, worth)
-        least = np.flatnonzero(costs == costs.min())
+        costs = _overlapping(choices, low, high, self._worth[owner] * tries[owner])
+        least = (costs == costs.min()).nonzero()[0]
         offset = int(choices[least[int(generator.random() * len(least))]])
-        return offset, np.unique(owner[(low < offset) & (offset < high)]).tolist()
+        return offset, sorted(set(owner[(low < offset) & (offset < high)].tolist()))
 
     def _conflicts(self, buffer: int) -> PartConflicts:
         if buffer not in self._known:
@@ -139,13 +139,11 @@ class EjectionSearch:
 
 def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
     """Return the worth of the open intervals from `low` to `high` that each of `choices` lies in."""
-    by_low, by_high = np.argsort(low), np.argsort(high)
-    begun = np.concatenate(([0], np.cumsum(worth[by_low])))
-    ended = np.concatenate(([0], np.cumsum(worth[by_high])))
-    sums: Ints = (
-        begun[np.searchsorted(low[by_low], choices, side="left")]
-        - ended[np.searchsorted(high[by_high], choices, side="right")]
-    )
+    by_low, by_high = low.argsort(), high.argsort()
+    begun, ended = np.zeros((2, len(worth) + 1), np.int64)
+    worth[by_low].cumsum(out=begun[1:])
+    worth[by_high].cumsum(out=ended[1:])
+    sums: Ints = begun[low[by_low].searchsorted(choices)] - ended[high[by_high].searchsorted(choices, "right")]
     return sums
 
 
