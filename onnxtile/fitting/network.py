@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -133,6 +133,18 @@ class Network:
 
     tensors: Sequence[FitTensor]
     kernels: Sequence[FitKernel]
+
+    def placed(self, io: str) -> Network:
+        """Return the same with graph inputs and outputs in the arena or outside, as `io` of a plan says."""
+        made = {result for kernel in self.kernels for result in kernel.makes}
+
+        def at(tensor: int, about: FitTensor) -> FitTensor:
+            is_input = tensor not in made
+            is_outside = io != "inside" if is_input else about.is_kept and io == "outside"
+            is_outside |= about.is_streamed
+            return replace(about, is_outside=is_outside, is_given=is_input and not is_outside)
+
+        return replace(self, tensors=[at(tensor, about) for tensor, about in enumerate(self.tensors)])
 
     @cached_property
     def given(self) -> list[int]:
