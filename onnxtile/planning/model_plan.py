@@ -94,8 +94,6 @@ class PlanSettings:
     slow: SlowTensors | None = None
     bounds_orders: bool = True
     """Whether the least bytes of any order are looked for, as a bound; the arena of the order alone is planned without."""
-    enough: int = 0
-    """The bytes of an arena that is small enough: no other layout is placed once one is."""
 
 
 _DEFAULT = PlanSettings()
@@ -145,7 +143,9 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
-    layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known, settings.enough))
+    layout, allocation = smallest(
+        setup.layouts(settings.streams, pins), placings, max(least, known, settings.effort.enough)
+    )
     if settings.ranges and is_searched and not states.taken and not pins.names:
 
         def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:

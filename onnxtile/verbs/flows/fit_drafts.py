@@ -139,6 +139,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
+_ROUGHLY = replace(LEVELS["low"], steps=50_000)
+"""The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 _SOON_PLANNED = 1000
 """Nodes of all schedules together, at most, that are planned in full where only gaps keep them from fitting."""
 
@@ -206,14 +208,15 @@ class WrittenSchedule:
     @cached_property
     def allocation(self) -> Allocation:
         """The offsets in the order in which it is written, placed with little effort; it is written before only where it is edited then."""
-        return self.placed(self.subject.settings, self.subject.regions)
+        effort = replace(LEVELS["low"], enough=self.subject.capacity or 0)
+        return self.placed(self.subject.settings, self.subject.regions, effort)
 
     def placed_with(self, settings: PlanSettings) -> Allocation:
         """Return the offsets with inputs or outputs in another place, as `settings` say, in the order in which it is written."""
         regions = self.subject.regions
-        return self.placed(settings, Regions(regions.network.placed(settings.io), regions.groups))
+        return self.placed(settings, Regions(regions.network.placed(settings.io), regions.groups), _ROUGHLY)
 
-    def placed(self, settings: PlanSettings, regions: Regions, effort: Effort = LEVELS["low"]) -> Allocation:
+    def placed(self, settings: PlanSettings, regions: Regions, effort: Effort) -> Allocation:
         """Return the offsets in the order in which it is written, placed with some effort."""
         if self.subject.edits_pieces:
             return quick_allocation(self.opened.unfolded, settings)
@@ -242,15 +245,20 @@ class WrittenSchedule:
         settings, capacity = self.subject.settings, self.subject.capacity
         if self.nodes <= _FULLY_PLANNED:
             return settings
-        in_order = replace(settings, order="model", bounds_orders=False, enough=capacity or 0)
-        if capacity is not None and (self.arena <= capacity or self.peak > capacity):
-            return replace(in_order, effort=LEVELS["low"])
-        return in_order if capacity is None or self.closer.size <= capacity else settings
+        in_order = replace(settings, order="model", bounds_orders=False)
+        if capacity is None:
+            return in_order
+        if self.arena <= capacity or self.peak > capacity:
+            return replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
+        is_closer = self.closer.size <= capacity
+        return replace(in_order, effort=replace(settings.effort, enough=capacity)) if is_closer else settings
 
     @cached_property
     def closer(self) -> Allocation:
         """The offsets in the order in which it is written, placed with the effort of a plan."""
-        return self.placed(self.subject.settings, self.subject.regions, NORMAL)
+        return self.placed(
+            self.subject.settings, self.subject.regions, replace(NORMAL, enough=self.subject.capacity or 0)
+        )
 
     @property
     def plan(self) -> PlanResult:
