@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit as Audit
+    from onnxtile.declare.layout_rules import LayoutTable as LayoutTable
     from onnxtile.declare.verb import VerbResult as VerbResult
     from onnxtile.fusion.pattern import Pattern as Pattern
     from onnxtile.inspection.summary import Inspection as Inspection
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from onnxtile.system.errors import QueryError as QueryError
     from onnxtile.system.errors import UsageError as UsageError
     from onnxtile.system.limits import RunLimits as RunLimits
+    from onnxtile.system.progress import Progress as Progress
     from onnxtile.tiling.limits import Limits as Limits
     from onnxtile.verbs.flows.check_plan import check_plan as check_plan
     from onnxtile.verbs.flows.explain import Explanation as Explanation
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "onnxtile.check.audit": ("Audit",),
+    "onnxtile.declare.layout_rules": ("LayoutTable",),
     "onnxtile.declare.verb": ("VerbResult",),
     "onnxtile.fusion.pattern": ("Pattern",),
     "onnxtile.inspection.summary": ("Inspection",),
@@ -76,6 +79,7 @@ _HOMES = {
         *("PatternError", "QueryError", "UsageError"),
     ),
     "onnxtile.system.limits": ("RunLimits",),
+    "onnxtile.system.progress": ("Progress",),
     "onnxtile.tiling.limits": ("Limits",),
     "onnxtile.verbs.flows.check_plan": ("check_plan",),
     "onnxtile.verbs.flows.explain": ("Explanation", "explain"),

@@ -192,7 +192,7 @@ class GraphRun:
             raise CheckFailed(
                 f"{value.name!r} has no fixed bits: with these sizes {'its node' if maker is None else maker.op_type} leaves some of its "
                 "bytes unwritten",
-                hint="bind sizes that fill it, or add --no-verify",
+                hint="bind sizes that fill it; --no-verify plans without a run",
             )
 
     def _is_repeated(self, kernel: Kernel) -> bool:

@@ -48,9 +48,9 @@ class StateVerdict(JsonFields):
     """Whether runs in one arena, with the state kept in place, give the same bits as as many plain runs.
 
     `runs` runs followed each other; they end with the first difference. After them, `drawn_runs` followed from a random first state.
-    `states` are the names of the inputs and outputs that are one
-    state. `copied` bytes of states were copied after all runs together. `differing` is the first tensor with another bit, noticed in the
-    step `step` of run number `at` (from 0). The other fields are as in ArenaVerdict.
+    `states` are the names of the inputs and outputs that are one state. `copied` bytes of states were copied after all runs together.
+    `differing` is the first tensor with another bit, noticed in the step `step` of run number `at` (from 0). `outputs`, `red_zones`,
+    `excused` and `repeated` are as in ArenaVerdict. `sizes` are the sizes of dimensions with a range at which the runs were made, by name.
     """
 
     JSON = "equal runs states outputs copied differing step at red_zones excused sizes repeated drawn_runs"

@@ -79,7 +79,7 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
         message, hint = error.worded(worded(lambda: (verb.command for verb in verbs().values())))
         return message, hint, error.exit_code
     if isinstance(error, MemoryError):
-        return "there is not enough memory for this model", "smaller --dim or --shape, or --no-verify, take less", 2
+        return "there is not enough memory for this model", "smaller --dim or --shape take less", 2
     if isinstance(error, OSError):
         return f"{error.filename or 'stdout'}: {error.strerror or _one_line(error)}", None, 2
     reason = f"internal error: {type(error).__name__}: {_one_line(error)}"
@@ -102,7 +102,7 @@ def _replaced(error: Exception) -> UsageError | None:
     context: Any = getattr(error, "ctx", None)
     name = getattr(error, "option_name", None)
     verb = None if context is None else verbs().get(" ".join(context.command_path.split()[1:]))
-    return None if verb is None or name is None else replaced(verb.command, name)
+    return None if verb is None or name is None else replaced(verb.command, name, verb.name)
 
 
 def _help_of(error: Exception) -> str:

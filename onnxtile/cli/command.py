@@ -22,6 +22,7 @@ from onnxtile.declare.option import (
     WRITING,
     Option,
     VerbParameter,
+    drop_advice,
     limits_of,
     parameters,
     read,
@@ -29,7 +30,7 @@ from onnxtile.declare.option import (
 )
 from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, UsageError, error_line, escaped, invalid
+from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, OnnxtileError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
@@ -483,7 +484,11 @@ def _run(verb: Verb, settings: Any) -> None:
         verb.require(settings)
         target, render = _target(verb, settings), _emission(verb, settings)
         with job.progress() as progress:
-            outcome = verb.run(with_progress(settings, progress))
+            try:
+                outcome = verb.run(with_progress(settings, progress))
+            except OnnxtileError as error:
+                drop_advice(error, parameters(verb.command))
+                raise
         _finish(job, settings, outcome, target, render)
     if outcome.reason is not None:
         raise typer.Exit(1)

@@ -41,7 +41,12 @@ ALL_KERNELS = "*"
 
 
 class LayoutTable(TypedDict, total=False):
-    """The rules of a layout as a table in Python."""
+    """The rules of a layout as a table in Python, with the keys of a layout file.
+
+    `pins` are offsets in bytes (4096, or "4KiB") and `places` memories, by the name of a tensor; tensors in `keep` share their bytes with
+    nothing. `workspaces` has the bytes of workspaces by operator or node, as texts such as "1KiB". With `whole_buffers`, all bytes of a
+    buffer are live as long as one is.
+    """
 
     pins: Mapping[str, int | str]
     places: Mapping[str, str]

@@ -18,12 +18,12 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, wraps
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from onnxtile.declare.values import ANY, COUNT, FILE, FLAG, TEXT, Unreadable, ValueKind
 from onnxtile.system.dataclass import dataclass
@@ -60,8 +60,15 @@ def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wo
     """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
     if isinstance(error, QueryError):
         return
+    drop_advice(error, known)
     message, hint = error.worded(wording)
     error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
+
+
+def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
+    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
+    if "verify" not in known:
+        error.drop_hint("--no-verify")
 
 
 def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
@@ -179,6 +186,8 @@ class VerbParameter:
     default: Any
     choices: Choices | None = None
     optional: bool = False
+    hint: Any = None
+    """The type of its values."""
 
     @property
     def is_required(self) -> bool:
@@ -247,7 +256,7 @@ def parameters(declaration: type) -> dict[str, VerbParameter]:
             kind, choices = _kind(hint)
             optional = hint is Any or NoneType in get_args(hint)
             by_name[one.name] = VerbParameter(
-                one.name, about, about.kind or kind, one.default, about.choices or choices, optional
+                one.name, about, about.kind or kind, one.default, about.choices or choices, optional, hint
             )
     return by_name
 
@@ -259,13 +268,13 @@ def options(declaration: type) -> dict[str, VerbParameter]:
     }
 
 
-def replaced(declaration: type, name: str) -> UsageError | None:
-    """Return the error for an option `name` that a declaration has no more, which says what does the same; None where it never had it."""
+def replaced(declaration: type, name: str, verb: str) -> UsageError | None:
+    """Return the error for an option `name` that a `verb` does not have, which says what does the same; None where nothing does."""
     key = name.lstrip("-").replace("-", "_")
     for parameter in options(declaration).values():
         assert isinstance(parameter.about, Option)
         if key in parameter.about.replaces:
-            return UsageError(f"there is no {name} any more", hint=f"write {parameter.about.replaces[key]}")
+            return UsageError(f"{verb} has no {name}", hint=f"write {parameter.about.replaces[key]}")
     return None
 
 
@@ -341,7 +350,9 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
-                raise _misspelled(declaration, given) or TypeError(f"{body.__name__}() {error}") from None
+                raise _misspelled(declaration, given, body.__name__) or TypeError(
+                    f"{body.__name__}() {error}"
+                ) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
@@ -350,7 +361,7 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise
 
-        call.__signature__ = _readable(signature, body.__annotations__.get("return"))  # type: ignore[attr-defined]
+        call.__signature__ = _readable(signature, declaration, body.__annotations__.get("return"))  # type: ignore[attr-defined]
         call.__doc__ = _doc(body.__doc__ or "", declaration)
         call.from_options = body  # type: ignore[attr-defined]
         return cast(VerbFunction[P, O, R], call)
@@ -368,15 +379,16 @@ class _Word:
         return self.text
 
 
-_MODEL = "ModelArgument"
-"""The annotation of the model that a verb reads."""
+_WRITTEN_OUT = {"ModelArgument": "Source", "PatternsOption": "str | Iterable[str | tuple[str, str] | Pattern]"}
+"""Types by the names of their annotations, where a declaration is read without the modules that define them."""
 
 
-def _readable(signature: inspect.Signature, returned: Any) -> inspect.Signature:
+def _readable(signature: inspect.Signature, declaration: Any, returned: Any) -> inspect.Signature:
     """Return a signature whose types are those alone, without what a command says of them, and whose functions are names."""
+    marked = parameters(declaration)
     known = [
         one.replace(
-            annotation=_Word(_type_alone(one.annotation)),
+            annotation=_Word(_type_alone(one.annotation, marked.get(one.name))),
             default=_Word(one.default.__name__) if inspect.isfunction(one.default) else one.default,
         )
         for one in signature.parameters.values()
@@ -384,19 +396,36 @@ def _readable(signature: inspect.Signature, returned: Any) -> inspect.Signature:
     return signature.replace(parameters=known, return_annotation=_Word(_type_alone(returned)))
 
 
-def _type_alone(annotation: Any) -> str:
-    """Return the text of a type; of `Annotated[int, Option(...)]` the first part."""
+def _type_alone(annotation: Any, parameter: VerbParameter | None = None) -> str:
+    """Return the text of a type; that of a parameter with its aliases written out."""
     if not isinstance(annotation, str):
         return getattr(annotation, "__name__", str(annotation))
-    parsed = ast.parse(annotation, mode="eval").body
+    if annotation in _WRITTEN_OUT:
+        return _WRITTEN_OUT[annotation]
+    shown = "Any" if parameter is None else _type_text(parameter.hint)
+    if "Any" not in shown or "Any" in annotation:
+        return shown
+    parsed = ast.parse(annotation, mode="eval").body  # Any stands for a class that the declaration does not import
     is_marked = isinstance(parsed, ast.Subscript) and ast.unparse(parsed.value) == "Annotated"
-    text = ast.unparse(parsed.slice.elts[0]) if is_marked else annotation  # type: ignore[attr-defined]
-    return "Source" if text == _MODEL else text
+    return ast.unparse(parsed.slice.elts[0]) if is_marked else annotation  # type: ignore[attr-defined]
 
 
-def _misspelled(declaration: Any, given: Mapping[str, Any]) -> UsageError | None:
+def _type_text(hint: Any) -> str:
+    """Return a type as it is written, without the names of modules, and without the classes of values that were read already."""
+    if hint in {NoneType, ...}:
+        return "None" if hint is NoneType else "..."
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in {Union, UnionType}:
+        return " | ".join(_type_text(part) for part in inside if not is_dataclass(part))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, inside))}]"
+    name = hint.__name__ if origin is None else origin.__name__
+    return f"{name}[{', '.join(map(_type_text, inside))}]" if inside else name
+
+
+def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageError | None:
     """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
-    error = next((error for name in given if (error := replaced(declaration, name)) is not None), None)
+    error = next((error for name in given if (error := replaced(declaration, name, verb)) is not None), None)
     if error is not None:
         reword(error, options(declaration), in_python)
     return error

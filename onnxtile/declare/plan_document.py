@@ -136,7 +136,7 @@ class PlannedBuffer(PlanRow):
     bytes are live from `first` to `last`. In a plan over ranges of dimensions, `offset`, `size` and `shape` are those of the largest sizes.
     There, `size_formula` and `shape_formula` have those of all sizes, and `scaled_offset` the offset in an arena that scales with them.
     `strides` of a tensor that is not contiguous are the bytes from one element to the next on each axis, `strides_formula` those at all
-    sizes; None for a contiguous tensor. Formulas are expressions of Python.
+    sizes; None for a contiguous tensor. Formulas are expressions of Python. `name` is the tensor.
     """
 
     OPTIONAL = frozenset({"parts", "strides", "size_formula", "shape_formula", "strides_formula", "scaled_offset"})
@@ -174,7 +174,8 @@ class PlannedBuffer(PlanRow):
 class Arena(PlanRow):
     """One block of memory: its size in this plan, and its capacity (None: no limit), in bytes.
 
-    `peak` is the largest sum of its live bytes in one step.
+    `peak` is the largest sum of its live bytes in one step. `name` is that of the memory, `size` its bytes in this plan, and `capacity` its
+    bytes at most (None: no limit).
     """
 
     name: str
@@ -187,7 +188,8 @@ class Arena(PlanRow):
 class Constant(PlanRow):
     """A constant that a step reads: its bytes, its offset in the block of constants, its element type and its sizes.
 
-    Bytes and offset are None for elements without a fixed size, such as strings.
+    Bytes and offset are None for elements without a fixed size, such as strings. `name` is the tensor, `size` its bytes, `offset` in bytes,
+    `dtype` the element type as onnx names it, `shape` the sizes.
     """
 
     name: str
@@ -199,7 +201,10 @@ class Constant(PlanRow):
 
 @dataclass(frozen=True)
 class Excluded(PlanRow):
-    """A value without an address in the arena, with the reason; its element type and its sizes, as far as they are known."""
+    """A value without an address in the arena, with the reason; its element type and its sizes, as far as they are known.
+
+    `name` is the value and `reason` a sentence; `dtype` and `shape` are as in PlannedBuffer.
+    """
 
     name: str
     reason: str
@@ -211,7 +216,7 @@ class Excluded(PlanRow):
 class PlannedInput(PlanRow):
     """An input or output of the model: its element type as onnx names it ("FLOAT"), and its sizes; None where one is not known.
 
-    Over ranges, `shape_formula` has the sizes as formulas.
+    Over ranges, `shape_formula` has the sizes as formulas. `name` is the tensor, `dtype` its element type, `shape` its sizes in elements.
     """
 
     OPTIONAL = frozenset({"shape_formula"})
@@ -257,7 +262,10 @@ class PlannedStream(PlanRow):
 
 @dataclass(frozen=True)
 class CopyCount(PlanRow):
-    """The number of copies of tensors, and their bytes: those that the plan avoids, and those that remain."""
+    """The number of copies of tensors, and their bytes: those that the plan avoids, and those that remain.
+
+    `avoided` and `remaining` count copies, `avoided_bytes` and `remaining_bytes` their bytes.
+    """
 
     avoided: int
     avoided_bytes: int
@@ -267,7 +275,10 @@ class CopyCount(PlanRow):
 
 @dataclass(frozen=True)
 class KernelCount(PlanRow):
-    """The number of quantised `islands` that run as kernels, and of the float tensors inside of them, which have no address."""
+    """The number of quantised `islands` that run as kernels, and of the float tensors inside of them, which have no address.
+
+    `float_tensors` counts these tensors.
+    """
 
     islands: int
     float_tensors: int
@@ -275,7 +286,10 @@ class KernelCount(PlanRow):
 
 @dataclass(frozen=True)
 class ByteTotals(PlanRow):
-    """The bytes of all arenas together, and of the constants as stored."""
+    """The bytes of all arenas together, and of the constants as stored.
+
+    `arenas` and `constants` are bytes.
+    """
 
     arenas: int
     constants: int
@@ -319,6 +333,7 @@ class TransferTime(PlanRow):
     `copying` is the time of all copies one after the other. `computing` is that of the MACs, `without_overlap` the sum, and `with_overlap`
     the time until all is done where copies run beside kernels, one at a time, as early as the bytes that they read and write allow. Then
     the nodes of the schedule start and end at `starts` and `ends`. The last five are None where no speed of the kernels is given.
+    `bandwidth` is in bytes per second, `macs_per_second` in multiply-accumulates.
     """
 
     bandwidth: int
@@ -353,7 +368,10 @@ class PlannedMovement(PlanRow):
 
 @dataclass(frozen=True)
 class SizeText(PlanRow):
-    """A size in bytes as an expression of Python in the dimensions of the ranges, which is the largest of `pieces`."""
+    """A size in bytes as an expression of Python in the dimensions of the ranges, which is the largest of `pieces`.
+
+    `bytes` is the expression of the whole size.
+    """
 
     bytes: FilledText
     pieces: tuple[FilledText, ...]
@@ -364,8 +382,8 @@ class ArenaFormula(PlanRow):
     """The bytes of an arena as formulas of the dimensions that have a range.
 
     `fixed` is the size with the offsets of the plan, `scaled` that with the scaled offsets of its buffers (None without such offsets).
-    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts, a state keeps
-    its largest size, or the bytes of a tensor have no formula.
+    `peak` is the largest sum of live bytes in one step; None where buffers are live in parts, a state keeps its largest size, or the bytes
+    of a tensor have no formula. `name` is that of the arena.
     """
 
     name: str
@@ -420,8 +438,8 @@ _OF_GRAPH = frozenset(one.name for one in fields(PlannedGraph))
 class PlannedBody(PlannedGraph):
     """The plan of the body in `attribute` of the node `node`, in `size` bytes of the node's workspace.
 
-    An `attribute` of None is the body of the function that the node calls; its values and nodes have their names in the function.
-    Offsets count from the start of the arena, steps from the start of the body.
+    An `attribute` of None is the body of the function that the node calls; its values and nodes have their names in the function. Offsets
+    count from the start of the arena, steps from the start of the body. `buffers` are the values of the body, each as in PlannedBuffer.
     """
 
     node: str
@@ -626,7 +644,7 @@ class PlanFailure:
     """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
 
     `body` is the body that has the fault, as "node/attribute"; empty for the main graph. `hint` is what helps, where the plan was made so
-    by what a user gave.
+    by what a user gave. `reason` is a sentence, `names` are the buffers or tensors, `step` counts from 0.
     """
 
     reason: str

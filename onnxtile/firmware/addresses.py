@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from hashlib import blake2b
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import PlannedBuffer
-from onnxtile.firmware.program import ARENA, CONSTANT, WORKSPACE, ByteAddress, TensorForm
+from onnxtile.firmware.program import ARENA, CONSTANT, WORKSPACE, ByteAddress, CopyCall, TensorForm, overlaps
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import no_fixed_bytes
 from onnxtile.planning.offsets.problem import align
@@ -24,12 +25,21 @@ _WRITABLE = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 """The element types, by their numbers in onnx, that compilers have: integers, booleans, floats of 16, 32 and 64 bits."""
 
 
+_Decided = TypeVar("_Decided")
+
+
 @dataclass
 class ProgramMemory:
-    """The bytes that all graphs of a program have in common: constants, each once, and the end of the workspace."""
+    """The bytes that all graphs of a program have in common: constants, each once, and the end of the workspace.
+
+    Over ranges, the program is written at the largest sizes first. `decisions` are where it has put bytes and in which order it copies them
+    there. At other sizes it is the same, and `taken` counts the decisions so far.
+    """
 
     arrays: list[Array] = field(default_factory=list)
     workspace: int = 0
+    decisions: list[Any] = field(default_factory=list)
+    taken: int = 0
     _numbers: dict[tuple[int, tuple[int, ...], bytes], int] = field(default_factory=dict)
 
     def constant(self, array: Array, tensor: TensorForm) -> ByteAddress:
@@ -40,6 +50,14 @@ class ProgramMemory:
             self._numbers[key] = len(self.arrays)
             self.arrays.append(plain)
         return ByteAddress(CONSTANT, self._numbers[key])
+
+    def decided(self, make: Callable[[], _Decided]) -> _Decided:
+        """Return what `make` returns; at the sizes after the largest what it returned there."""
+        if self.taken == len(self.decisions):
+            self.decisions.append(make())
+        self.taken += 1
+        decision: _Decided = self.decisions[self.taken - 1]
+        return decision
 
 
 class ValueAddresses:
@@ -122,9 +140,40 @@ class ValueAddresses:
             raise UsageError(f"no C is written for {value.name!r}, which has elements of {dtype.name}")
         return TensorForm(int(dtype), sizes, self._strides.get(value, ()))
 
-    def cell(self, size: int, alignment: int = 8) -> ByteAddress:
+    def cell(self, size: int) -> ByteAddress:
         """Return bytes of the workspace that nothing else has until this graph ends."""
-        at = align(self.end, alignment)
+        return self._decided(lambda: self._new_cell(size))
+
+    def _new_cell(self, size: int) -> ByteAddress:
+        at = align(self.end, 8)
         self.end = at + size
         self.memory.workspace = max(self.memory.workspace, self.end)
         return ByteAddress(WORKSPACE, 0, at)
+
+    def _decided(self, make: Callable[[], _Decided]) -> _Decided:
+        """Return what `make` decides at the largest sizes; the end of the workspace is that of then."""
+        made, self.end = self.memory.decided(lambda: (make(), self.end))
+        return made
+
+    def copied_at_once(self, copies: Iterable[CopyCall]) -> Iterator[CopyCall]:
+        """Yield `copies` in an order in which none reads what another has written; bytes in the way are saved in the workspace before."""
+        listed = list(copies)
+        for number, target, source in self._decided(lambda: list(self._ordered(listed))):
+            yield CopyCall(target, source, listed[number].size)
+
+    def _ordered(self, copies: Sequence[CopyCall]) -> Iterator[tuple[int, ByteAddress, ByteAddress]]:
+        pending = {number: copy for number, copy in enumerate(copies) if copy.target != copy.source}
+        while pending:
+            free = (
+                number
+                for number, copy in pending.items()
+                if not any(overlaps(copy, other) for other in pending.values() if other is not copy)
+            )
+            number = next(free, None)
+            if number is not None:
+                copy = pending.pop(number)
+                yield number, copy.target, copy.source
+                continue
+            number, blocked = next(iter(pending.items()))
+            pending[number] = replace(blocked, source=self._new_cell(blocked.size))
+            yield number, pending[number].source, blocked.source

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from onnxtile.firmware.program import (
-    AppendCall,
     Branch,
     CopyCall,
     CProgram,
+    HelperCall,
     KernelCall,
     NodeResult,
     ProgramCall,
@@ -61,9 +61,9 @@ def _merged_call(calls: Sequence[Any]) -> ProgramCall:
     if isinstance(first, KernelCall):
         return replace(first, kernel=replace(first.kernel, others=tuple(call.kernel for call in others)))
     if isinstance(first, CopyCall):
-        return replace(first, others=tuple(others))
-    if isinstance(first, AppendCall):
-        return replace(first, others=tuple(others))
+        return replace(first, others=tuple(call.size for call in others))
+    if isinstance(first, HelperCall):
+        return replace(first, others=tuple(call.numbers for call in others))
     if isinstance(first, Branch):
         sides = ([call.then for call in calls], [call.otherwise for call in calls])
         return Branch(first.condition, *map(_merged, sides))
@@ -79,8 +79,8 @@ def _fixed(call: ProgramCall) -> object:
         return call.addresses, kernel.op_type, kernel.fixed, kernel.opsets
     if isinstance(call, CopyCall):
         return replace(call, size=0)
-    if isinstance(call, AppendCall):
-        return replace(call, rows=0, start=0, size=0)
+    if isinstance(call, HelperCall):
+        return call.helper, call.addresses
     if isinstance(call, Branch):
         return replace(call, then=(), otherwise=())
     return replace(call, turn=()) if isinstance(call, RepeatedCalls) else call

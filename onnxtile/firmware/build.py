@@ -56,6 +56,7 @@ class Footprint:
     """The bytes of a program as `compiler` makes it: code, constants, memory, and the deepest stack (None where that is not known).
 
     The stack is without that of functions of the C library. `constants` has the weights and the tables, `memory` arenas and workspaces.
+    `code` has bytes; `stack` too, None where it is not known.
     """
 
     compiler: str
@@ -84,7 +85,8 @@ class Firmware:
     """A program in C, its proof, and its bytes (None where no compiler is).
 
     `copied` counts by operator the calls that read a copy of an operand, because in place their kernel in C would compute something else.
-    `in_floats` are the kernels between a DequantizeLinear and a QuantizeLinear that the plan has as kernels of their own.
+    `in_floats` are the kernels between a DequantizeLinear and a QuantizeLinear that the plan has as kernels of their own. `source` is the
+    text, `proof` its runs beside onnxruntime, `footprint` the bytes.
     """
 
     source: CSource

@@ -7,8 +7,7 @@ An operand is units × spaces + space. In a block of several turns it is twice t
 then, as a zigzag number. A branch is 1, its condition as an operand, and the bytes to skip where this is zero; 3 skips bytes always.
 
 A repeat is 5, three places, the bytes of its calls, and the calls, which 0 ends. The places are those of the most turns, of whether there
-is a next turn, and of the number of the turn: 0 for none, else an operand plus 1. A call whose operands advance with the turn is 7, and the
-call as in a block of several turns.
+is a next turn, and of the number of the turn: 0 for none, else an operand plus 1.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ class SpaceOffset:
 
 @dataclass(frozen=True)
 class TableCall:
-    """A call of a kernel, by its number, on operands; `steps` are the bytes by which they advance in each turn of the repeat around."""
+    """A call of a kernel, by its number, on operands."""
 
     kernel: int
     operands: tuple[SpaceOffset, ...]
-    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ TableEntry: TypeAlias = TableCall | TableBranch | TableRepeat
 
 
 def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
-    """Yield all operands of `entries`, those of branches and turns too, and the bytes by which they advance with turns."""
+    """Yield all operands of `entries`, those of branches and turns too."""
     for entry in entries:
         if isinstance(entry, TableBranch):
             yield entry.condition
@@ -79,9 +77,6 @@ def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
             yield from flat(entry.turn)
         else:
             yield from entry.operands
-            yield from (
-                SpaceOffset(operand.space, step) for operand, step in zip(entry.operands, entry.steps, strict=False)
-            )
 
 
 def depth(entries: Iterable[TableEntry]) -> int:
@@ -181,8 +176,8 @@ def grouped(value: int) -> bytes:
     return bytes([*data, value])
 
 
-_IF, _SKIP, _REPEAT, _TURNED = 1, 3, 5, 7
-"""The first numbers of a branch, of a jump, of a repeat, and of a call that advances with its turns; those of blocks are even."""
+_IF, _SKIP, _REPEAT = 1, 3, 5
+"""The first numbers of a branch, of a jump, and of a repeat; those of blocks are even."""
 
 
 @dataclass(frozen=True)
@@ -202,15 +197,13 @@ def stream_of(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
 def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
     data, blocks, calls = bytearray(), 0, list[TableCall]()
     for entry in (*entries, None):
-        if isinstance(entry, TableCall) and not any(entry.steps):
+        if isinstance(entry, TableCall):
             calls.append(entry)
             continue
         new_blocks = blocks_of(calls)
         data += _written(new_blocks, units)
         blocks, calls = blocks + len(new_blocks), []
-        if isinstance(entry, TableCall):
-            data += grouped(_TURNED) + _call(entry, entry.steps, units)
-        elif isinstance(entry, TableRepeat):
+        if isinstance(entry, TableRepeat):
             turn = _stream(entry.turn, units)
             data += grouped(_REPEAT)
             for address in (entry.most, entry.goes_on, entry.number):

@@ -16,7 +16,8 @@ class Interface:
     """What a program takes, gives and keeps, with the names in C; all of these begin with `name`, but for arguments of a run.
 
     `arenas` are the memories, each with its variable and its bytes. `streams` are the inputs that come row by row, each with the function
-    of the user's that gives its rows. `resets` are the bytes of states.
+    of the user's that gives its rows. `resets` are the bytes of states. `inputs` and `outputs` are ports, `sizes` dimensions with a range,
+    each with its name in C.
     """
 
     name: str
@@ -108,7 +109,7 @@ def size_variables(interface: Interface, count: int) -> Iterator[str]:
         yield f"uint32_t {variable} = {length.least}u;"
 
 
-def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[OpenNumber], repeats: int) -> Iterator[str]:
+def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[OpenNumber]) -> Iterator[str]:
     """Yield the function of a run: `bases` are the addresses of all blocks of memory, `computed` the numbers of the sizes."""
     name = interface.name
     in_c = {size.name: variable for size, variable in (*interface.taken_sizes, *interface.kept_lengths)}
@@ -120,7 +121,7 @@ def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[Open
         yield f"    {name}_sizes[{index}] = (idx_t)({f'{number}u' if isinstance(number, int) else number.in_c(in_c)});"
     yield f"    uint8_t *bases[{max(1, len(bases))}];"
     yield from (f"    bases[{index}] = {base};" for index, base in enumerate(bases))
-    yield f"    {name}_walk({name}_calls, bases{', 0u' if repeats else ''});"
+    yield f"    {name}_walk({name}_calls, bases);"
     steps = [(variable, length.step) for length, variable in interface.kept_lengths if length.step is not None]
     yield from (f"    {variable} += {step.in_c(in_c)};" for variable, step in steps)
     yield from ["    return 0;"] if interface.sizes else []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.firmware.program import END, ByteAddress, CopyCall, KernelCall, ProgramCall
+from onnxtile.firmware.program import END, ByteAddress, CopyCall, HelperCall, KernelCall, ProgramCall
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -85,14 +85,11 @@ def on_integers(flat: ir.Model) -> Unfolded:
     return unfold(model, known, Constants(model))
 
 
-def island_at_sizes(flat: ir.Model, alignment: int, largest: PlannedIsland | None) -> PlannedIsland:
-    """Return a meta-op that is written out at one of the sizes of a program over ranges, the first of which are the `largest`.
+def island_over_ranges(opened: Unfolded, alignment: int) -> PlannedIsland:
+    """Return a meta-op that is written out at the largest sizes of a program over ranges, with the plan that it has at all sizes.
 
-    It has their plan at all sizes. So a tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
+    A tensor begins where another does, or shares no bytes with it: where a part begins depends on sizes.
     """
-    opened = on_integers(flat)
-    if largest is not None:
-        return replace(largest, opened=opened)
     return _planned_alone(opened, alignment, share=frozenset({"in place"}))
 
 
@@ -133,4 +130,6 @@ def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
         return replace(call, addresses={name: placed(address) for name, address in call.addresses.items()})
     if isinstance(call, CopyCall):
         return replace(call, target=placed(call.target), source=placed(call.source))
+    if isinstance(call, HelperCall):
+        return replace(call, addresses=tuple(map(placed, call.addresses)))
     raise ModelError("a meta-op with control flow inside has no C")

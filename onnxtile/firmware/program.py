@@ -5,7 +5,7 @@ Over ranges of sizes, each call is there at several sizes: where it differs, `ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TypeAlias
 
@@ -26,7 +26,10 @@ END = "end"
 
 @dataclass(frozen=True)
 class ByteAddress:
-    """`offset` bytes from the start of the block `number` of a kind of memory."""
+    """`offset` bytes from the start of the block `number` of a kind of memory.
+
+    `kind` is that of the memory, such as an arena or the weights.
+    """
 
     kind: str
     number: int
@@ -41,7 +44,8 @@ class ByteAddress:
 class TensorForm:
     """The element type of a tensor, by its number in onnx, and its sizes.
 
-    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other.
+    `strides` are the bytes from one element to the next on each axis where the rows of the tensor do not follow each other. `dtype` is that
+    number, `sizes` are in elements.
     """
 
     dtype: int
@@ -113,46 +117,25 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class CopyCall:
-    """A copy of `size` bytes; both may overlap. Target and source advance by `steps` bytes in each turn of the repeat around."""
+    """A copy of `size` bytes; both may overlap. `others` are the sizes at further points of a range."""
 
     target: ByteAddress
     source: ByteAddress
     size: int
-    steps: tuple[int, int] = (0, 0)
-    others: tuple[CopyCall, ...] = ()
-
-    @property
-    def turned(self) -> CopyCall:
-        """The copy the other way round."""
-        return CopyCall(self.source, self.target, self.size, self.steps[::-1])
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class AppendCall:
-    """A copy of `rows` rows of `size` bytes that follow each other, to rows that are `pitch` bytes apart, from byte `start` of each on."""
+class HelperCall:
+    """A run of the function `helper`, which is no kernel, on the bytes at `addresses` with whole `numbers`; `write.py` has these functions.
 
-    target: ByteAddress
-    source: ByteAddress
-    rows: int
-    start: int
-    pitch: int
-    size: int
-    others: tuple[AppendCall, ...] = ()
+    `others` are the numbers at further points of a range.
+    """
 
-
-@dataclass(frozen=True)
-class StartCall:
-    """The start of the copy `number` between two memories, which runs beside the calls after it."""
-
-    number: int
-    copy: CopyCall
-
-
-@dataclass(frozen=True)
-class WaitCall:
-    """The end of the copy `number`: the calls after it read or write its bytes."""
-
-    number: int
+    helper: str
+    addresses: tuple[ByteAddress, ...]
+    numbers: tuple[int, ...]
+    others: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,15 +145,6 @@ class Branch:
     condition: ByteAddress
     then: tuple[ProgramCall, ...]
     otherwise: tuple[ProgramCall, ...]
-
-
-@dataclass(frozen=True)
-class CheckCall:
-    """A look at a result of `size` bytes that is complete now; only programs that a proof runs have it."""
-
-    address: ByteAddress
-    size: int
-    others: tuple[CheckCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,17 +160,7 @@ class RepeatedCalls:
     turn: tuple[ProgramCall, ...]
 
 
-@dataclass(frozen=True)
-class RowsCall:
-    """A call of the user's function that writes `count` rows of the streamed input `number`, from the row `first` on, to `target`."""
-
-    number: int
-    target: ByteAddress
-    first: int
-    count: int
-
-
-PlainCall: TypeAlias = KernelCall | CopyCall | AppendCall | StartCall | WaitCall | CheckCall | RowsCall
+PlainCall: TypeAlias = KernelCall | CopyCall | HelperCall
 ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
 
 
@@ -216,7 +180,7 @@ class Port:
     """An input or output of the graph: an argument of the run (`address` is the caller's), or bytes of an arena.
 
     Over ranges `tensor` is the largest, and `formulas` are its sizes as texts. An output that is a growing state is `rows` rows, which
-    begin `pitch` bytes apart.
+    begin `pitch` bytes apart. `name` is that of the tensor in the model.
     """
 
     name: str
@@ -234,7 +198,10 @@ class Port:
 
 @dataclass(frozen=True)
 class StreamPort:
-    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows."""
+    """An input whose rows along an `axis` come one after the other, from a function of the user's; `tensor` has all of its rows.
+
+    `name` is that of the input.
+    """
 
     name: str
     tensor: TensorForm
@@ -272,9 +239,10 @@ class NodeResult:
     others: tuple[NodeResult, ...] = ()
 
     @property
-    def check(self) -> CheckCall:
+    def check(self) -> HelperCall:
         """The look at the result."""
-        return CheckCall(self.address, self.tensor.bytes, tuple(other.check for other in self.others))
+        sizes = tuple((other.tensor.bytes,) for other in self.others)
+        return HelperCall("check", (self.address,), (self.tensor.bytes,), sizes)
 
 
 @dataclass(frozen=True)
@@ -328,19 +296,3 @@ def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     if (target.kind, target.number) != (source.kind, source.number):
         return False
     return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
-
-
-def copied_at_once(copies: Iterable[CopyCall], cell: Callable[[int], ByteAddress]) -> Iterator[CopyCall]:
-    """Yield `copies` in an order in which none reads what another has written; bytes that are in the way are saved in a `cell` before."""
-    pending = [copy for copy in copies if copy.target != copy.source]
-    while pending:
-        free = next(
-            (copy for copy in pending if not any(overlaps(copy, other) for other in pending if other is not copy)), None
-        )
-        if free is not None:
-            pending.remove(free)
-            yield free
-            continue
-        blocked = pending[0]
-        pending[0] = replace(blocked, source=cell(blocked.size))
-        yield CopyCall(pending[0].source, blocked.source, blocked.size)

@@ -92,7 +92,8 @@ class Proof:
     """The runs of a program in C beside onnxruntime: the compiler, their number, and the worst difference of each output.
 
     `not_run` is the reason why there was none. `results` says how the results of all nodes compare where outputs are not equal. `rounding`
-    is the worst difference on standard normal inputs where errors of rounding grew, so that smaller inputs were taken instead.
+    is the worst difference on standard normal inputs where errors of rounding grew, so that smaller inputs were taken instead. `compiler`
+    is its name, `runs` the number of runs, and `outputs` the differences.
     """
 
     compiler: str

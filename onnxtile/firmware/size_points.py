@@ -30,7 +30,10 @@ _DEGREE = 3
 
 @dataclass(frozen=True)
 class OpenSize:
-    """A dimension with a range, from `least` to `most`. Where it is the length of states, each run makes it longer by `step`."""
+    """A dimension with a range, from `least` to `most`. Where it is the length of states, each run makes it longer by `step`.
+
+    `name` is that of the dimension; sizes are in elements.
+    """
 
     name: str
     least: int

@@ -17,7 +17,14 @@ from onnx import helper
 from onnxtile.declare.plan_document import PlannedBody
 from onnxtile.firmware.addresses import ProgramMemory, ValueAddresses
 from onnxtile.firmware.at_sizes import over_sizes
-from onnxtile.firmware.islands import PlannedIsland, between, is_written_as_constant, island_at_sizes, planned_island
+from onnxtile.firmware.islands import (
+    PlannedIsland,
+    between,
+    is_written_as_constant,
+    island_over_ranges,
+    on_integers,
+    planned_island,
+)
 from onnxtile.firmware.own_kernels import WORKING, OwnKernels, own_call
 from onnxtile.firmware.program import (
     ARENA,
@@ -25,22 +32,18 @@ from onnxtile.firmware.program import (
     INPUT,
     OUTPUT,
     WORKSPACE,
-    AppendCall,
     Branch,
     ByteAddress,
     CopyCall,
     CProgram,
     DistinctKernel,
+    HelperCall,
     KernelCall,
     NodeResult,
     Port,
     ProgramCall,
-    RowsCall,
-    StartCall,
     StreamPort,
     TensorForm,
-    WaitCall,
-    copied_at_once,
     overlaps,
 )
 from onnxtile.firmware.size_points import OpenSize, SizePoints
@@ -81,7 +84,7 @@ def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None
     programs = []
     for point in points.points:
         at_point = opened._replace(shapes=opened.shapes.at(point))
-        memory = replace(parts.memory, workspace=0)  # with the same constants
+        memory = replace(parts.memory, workspace=0, taken=0)  # with the same constants and decisions
         programs.append(_Planned(at_point, plan, replace(parts, memory=memory), sizes=point).program())
     return over_sizes(programs, points, sizes)
 
@@ -104,16 +107,11 @@ def _require_fixed(plan: PlanResult) -> None:
 
 @dataclass
 class _ProgramParts:
-    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands.
-
-    Over ranges, the islands are those at the largest sizes, by the names of the calls around them. `apart` are the results of each, by
-    number, that are written to the workspace first.
-    """
+    """What all graphs of a program have in common: the user's kernels, constants by value, and different islands."""
 
     own: OwnKernels | None = None
     memory: ProgramMemory = field(default_factory=ProgramMemory)
     islands: dict[object, PlannedIsland] = field(default_factory=dict)
-    apart: dict[tuple[str | None, ...], tuple[int, ...]] = field(default_factory=dict)
 
 
 def _strides(plan: PlanResult, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -152,7 +150,6 @@ class _Planned:
         ends: tuple[Sequence[ByteAddress], Sequence[ByteAddress]] | None = None,
         workspace: tuple[int, int] = (0, 0),
         sizes: Mapping[str, int] | None = None,
-        path: tuple[str | None, ...] = (),
     ) -> None:
         self._model, self._shapes, self._constants = opened
         self._plan = plan
@@ -161,7 +158,7 @@ class _Planned:
         self._results: list[NodeResult] = []
         arenas = {arena.name: number for number, arena in enumerate(plan.arenas)}
         base, end = workspace
-        self._sizes, self._path = sizes, path
+        self._sizes = sizes
         strides = _strides(plan, sizes or {})
         self._addresses = ValueAddresses(opened, shared.memory, arenas, None if ends is None else base, end, strides)
         self._facts = self._addresses.facts
@@ -271,11 +268,9 @@ class _Planned:
         for transfer in transfers.starting(step):
             source, copied = nodes[transfer.step].inputs[0], nodes[transfer.step].outputs[0]
             assert source is not None
-            copy = CopyCall(
-                self._addresses.of(copied), self._addresses.of(source), self._addresses.tensor(copied).bytes
-            )
-            self._calls.append(StartCall(transfer.number, copy))
-        self._calls += [WaitCall(transfer.number) for transfer in transfers.ending(step)]
+            places = (self._addresses.of(copied), self._addresses.of(source))
+            self._calls.append(HelperCall("start", places, (transfer.number, self._addresses.tensor(copied).bytes)))
+        self._calls += [HelperCall("wait", (), (transfer.number,)) for transfer in transfers.ending(step)]
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
@@ -341,7 +336,7 @@ class _Planned:
             source = self._addresses.of(inner)
             if outer.name and self._addresses.setdefault(outer, source) != source:
                 copies.append(CopyCall(self._addresses[outer], source, self._addresses.tensor(outer).bytes))
-        self._calls += copied_at_once(copies, self._addresses.cell)
+        self._calls += self._addresses.copied_at_once(copies)
 
     def _require_placed(self, node: ir.Node) -> None:
         for value in node.outputs:
@@ -370,7 +365,8 @@ class _Planned:
         for number, stream in enumerate(self._facts.streams.values()):
             read = next((read for read in stream.reads if read.node is node), None)
             if read is not None:
-                self._calls.append(RowsCall(number, self._addresses.of(node.outputs[0]), read.first, read.count))
+                target = self._addresses.of(node.outputs[0])
+                self._calls.append(HelperCall(f"rows_{number}", (target,), (read.first, read.count)))
                 return True
         return False
 
@@ -427,15 +423,14 @@ class _Planned:
             assert value is not None
             sizes = self._addresses.tensor(value).sizes
             rows, size = int(np.prod(sizes[:axis], dtype=np.int64)), sizes[axis] * tensor.strides[axis]
-            source = self._addresses.of(value)
-            self._calls.append(AppendCall(self._addresses[whole], source, rows, start, tensor.strides[axis - 1], size))
+            places = (self._addresses[whole], self._addresses.of(value))
+            self._calls.append(HelperCall("append", places, (rows, start, tensor.strides[axis - 1], size)))
             start += size
         return True
 
     def _meta_op(self, call: ir.Node) -> None:
         """Run the nodes of a meta-op, with temporaries in the workspace."""
-        path = (*self._path, call.outputs[0].name)
-        island = self._island(call, path)
+        island = self._island(call)
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not is_written_as_constant(value, self._constants)]
         sources, targets = (
@@ -448,37 +443,39 @@ class _Planned:
             for value, address in zip(given, sources, strict=True)
         ]
         writes = [CopyCall(address, address, size) for address, size in zip(targets, sizes, strict=True)]
-        # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
-        apart = tuple(number for number, write in enumerate(writes) if _is_overwritten(write, reads, island))
-        if self._sizes is not None:
-            apart = self._shared.apart.setdefault(path, apart)
-        moved: list[CopyCall] = []
         # The workspace of a meta-op in another begins where that of the other ends.
         base = align(self._addresses.end, self._plan.alignment)
-        end = base + island.plan.arena_size
-        for number in apart:
-            end = align(end, self._plan.alignment)
-            moved.append(CopyCall(targets[number], ByteAddress(WORKSPACE, 0, end), sizes[number]))
-            targets[number] = moved[-1].source
-            end += sizes[number]
+
+        def apart() -> tuple[dict[int, ByteAddress], int]:
+            """Return where the results are first that may not be written to their places, and the end of the workspace."""
+            places, end = dict[int, ByteAddress](), base + island.plan.arena_size
+            for number, write in enumerate(writes):
+                # The plan takes the meta-op for one kernel that may write over its operand. Its nodes may not.
+                if _is_overwritten(write, reads, island):
+                    places[number] = ByteAddress(WORKSPACE, 0, align(end, self._plan.alignment))
+                    end = places[number].offset + write.size
+            return places, end
+
+        places, end = self._shared.memory.decided(apart)
         self._shared.memory.workspace = max(self._shared.memory.workspace, end)
+        moved = [CopyCall(targets[number], place, sizes[number]) for number, place in places.items()]
+        targets = [places.get(number, target) for number, target in enumerate(targets)]
         ends = [ByteAddress(END, number) for number in range(len(sources) + len(targets))]
         sides = (ends[: len(sources)], ends[len(sources) :])
-        inner = _Planned(island.opened, island.plan, self._shared, sides, (base, end), self._sizes, path)
+        inner = _Planned(island.opened, island.plan, self._shared, sides, (base, end), self._sizes)
         inner.write()
         for offsets in island.offsets or [(0,) * len(ends)]:
             addresses = [address.at(offset) for address, offset in zip((*sources, *targets), offsets, strict=True)]
             self._calls += [between(inner_call, addresses) for inner_call in inner.calls]
         self._calls += moved
 
-    def _island(self, call: ir.Node, path: tuple[str | None, ...]) -> PlannedIsland:
+    def _island(self, call: ir.Node) -> PlannedIsland:
         """Return the plan of a meta-op: equal ones have one; over ranges each has one, that of the largest sizes."""
         islands, alignment = self._shared.islands, self._plan.alignment
         if self._sizes is not None:
-            flat = written_out(call, self._model, self._shapes, self._constants)
-            island = island_at_sizes(flat, alignment, islands.get(path))
-            islands.setdefault(path, island)
-            return island
+            opened = on_integers(written_out(call, self._model, self._shapes, self._constants))
+            island = self._shared.memory.decided(lambda: island_over_ranges(opened, alignment))
+            return replace(island, opened=opened)
         key = (call.op_identifier(), tuple(None if v is None else self._operand_key(v) for v in call.inputs))
         if key not in islands:
             islands[key] = planned_island(written_out(call, self._model, self._shapes, self._constants), alignment)

@@ -21,6 +21,8 @@ from onnxtile.system.runtime import Array
 
 _FOUR_BITS = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 _STORED = _FOUR_BITS | {ir.DataType.INT8, ir.DataType.UINT8}
+_FLOATS = (np.float32, np.float16)
+"""The element types of scales."""
 _LEAST = 64
 """Elements of weights that are worth a kernel of their own."""
 
@@ -59,8 +61,7 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
         return None
     numbers, scales = constants.array(stored), constants.array(scale)
     dtype, is_read = ir.DataType.from_numpy(numbers.dtype), numbers.ndim in unpacking.axes
-    floats = (np.float32, np.float16) if unpacking.has_halves else (np.float32,)
-    if dtype not in _STORED or scales.dtype not in floats or not is_read or numbers.size < _LEAST:
+    if dtype not in _STORED or scales.dtype not in _FLOATS or not is_read or numbers.size < _LEAST:
         return None
     operands = [operand for operand in dict.fromkeys(node.inputs) if operand is not None]
     form = StoredForm(

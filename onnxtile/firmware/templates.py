@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from textwrap import indent
 from typing import Any
 
 import onnx
@@ -444,10 +445,7 @@ _UNPACKING_CONVOLUTION = """\
                     for (idx_t k = 0; k < ${kernel_1}; ++k) {
                         for (idx_t l = 0; l < ${kernel_2}; ++l) {
                             const float weight = ${weight};
-                            const idx_t left = l * ${dilation_2} - ${before_2};
-                            const idx_t start = left < 0 ? (${stride_2} - 1 - left) / ${stride_2} : 0;
-                            const idx_t last = ${size_2} - left > 0 ? (${size_2} - left + ${stride_2} - 1) / ${stride_2} : 0;
-                            const idx_t end = last < ${result_2} ? last : ${result_2};
+${along_row}
                             for (idx_t h = 0; h < ${result_0}; ++h) {
                                 const idx_t plane = h * ${stride_0} + m * ${dilation_0} - ${before_0};
                                 if (plane < 0 || plane >= ${size_0}) continue;
@@ -466,6 +464,45 @@ _UNPACKING_CONVOLUTION = """\
         }
     }
 """
+
+
+_HALF_CONVOLUTION = """\
+    for (idx_t n = 0; n < ${batches}; ++n) {
+        for (idx_t o = 0; o < ${channels}; ++o) {
+            for (idx_t h = 0; h < ${result_0}; ++h) {
+                for (idx_t i = 0; i < ${result_1}; ++i) {
+                    float sums[${result_2}];
+                    for (idx_t j = 0; j < ${result_2}; ++j) sums[j] = ${first};
+                    for (idx_t c = 0; c < ${depth}; ++c) {
+                        const _Float16 *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${size};
+                        for (idx_t m = 0; m < ${kernel_0}; ++m) {
+                            const idx_t plane = h * ${stride_0} + m * ${dilation_0} - ${before_0};
+                            if (plane < 0 || plane >= ${size_0}) continue;
+                            for (idx_t k = 0; k < ${kernel_1}; ++k) {
+                                const idx_t row = i * ${stride_1} + k * ${dilation_1} - ${before_1};
+                                if (row < 0 || row >= ${size_1}) continue;
+                                for (idx_t l = 0; l < ${kernel_2}; ++l) {
+                                    const float weight = ${weight};
+${along_row}
+                                    const _Float16 *const from = image + (plane * ${size_1} + row) * ${size_2} + left;
+                                    for (idx_t j = start; j < end; ++j) sums[j] += (float)from[j * ${stride_2}] * weight;
+                                }
+                            }
+                        }
+                    }
+                    _Float16 *const to = ${y} + (((n * ${channels} + o) * ${result_0} + h) * ${result_1} + i) * ${result_2};
+                    for (idx_t j = 0; j < ${result_2}; ++j) to[j] = (_Float16)sums[j];
+                }
+            }
+        }
+    }
+"""
+"""The convolution of floats of 16 bits: the sums of a row are floats, so each weight is unpacked once for each row."""
+_ALONG_ROW = """\
+const idx_t left = l * ${dilation_2} - ${before_2};
+const idx_t start = left < 0 ? (${stride_2} - 1 - left) / ${stride_2} : 0;
+const idx_t last = ${size_2} - left > 0 ? (${size_2} - left + ${stride_2} - 1) / ${stride_2} : 0;
+const idx_t end = last < ${result_2} ? last : ${result_2};"""
 
 
 def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
@@ -489,7 +526,9 @@ def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelTe
         **{f"{name}_{axis}": each for name, row in numbers.items() for axis, each in enumerate((1, 1, *row)[-3:])},
     }
     operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
-    return KernelText(weight.helper, _filled(_UNPACKING_CONVOLUTION, holes), tuple(operands))
+    text, depth = (_HALF_CONVOLUTION, 36) if weight.is_half else (_UNPACKING_CONVOLUTION, 28)
+    text = text.replace("${along_row}", indent(_ALONG_ROW, " " * depth))
+    return KernelText(weight.helper, _filled(text, holes), tuple(operands))
 
 
 def _pads_before(
@@ -562,16 +601,15 @@ _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
 
 @dataclass(frozen=True)
 class Unpacking:
-    """A template that unpacks the weights at input `index`, where these have one of the numbers of `axes`, also as floats of 16 bits."""
+    """A template that unpacks the weights at input `index`, where these have one of the numbers of `axes`."""
 
     write: Callable[[_TemplateKernel, _Weight], KernelText]
     axes: Sequence[int]
     index: int = 1
-    has_halves: bool = True
 
 
 UNPACKING: Mapping[str, Unpacking] = {
     **dict.fromkeys(("MatMul", "Gemm"), Unpacking(_unpacking_product, (2,))),
-    "Conv": Unpacking(_unpacking_convolution, (3, 4, 5), has_halves=False),
+    "Conv": Unpacking(_unpacking_convolution, (3, 4, 5)),
     "Gather": Unpacking(_unpacking_gather, range(1, 9), index=0),
 }

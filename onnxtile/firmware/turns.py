@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxtile.firmware.addresses import ValueAddresses
-from onnxtile.firmware.program import ByteAddress, CopyCall, ProgramCall, RepeatedCalls, TensorForm, copied_at_once
+from onnxtile.firmware.program import ByteAddress, CopyCall, HelperCall, ProgramCall, RepeatedCalls, TensorForm
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
-
-_MOST_RUNS = 256
-"""Runs of bytes of a row of a Scan along an inner axis."""
 
 
 @dataclass(frozen=True)
@@ -98,50 +96,42 @@ class TurnCalls:
         for value, address in zip(turns.carried, self._carried, strict=True):
             values[value.before] = address
         self._always = values.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
-        self._limit = self._counted()
-        self._most = None if self._limit is None else values.cell(8)
+        self._most = None if turns.most is None and not turns.read else values.cell(8)
         self._goes_on = values.cell(1)
+        self._number = values.cell(8) if turns.read or turns.made else values.get(turns.number)
 
-    def _counted(self) -> ByteAddress | None:
-        """Return where the number of turns is; None without a limit."""
-        values, turns = self._values, self._turns
-        if turns.most is not None:
-            return values.of(turns.most)
-        if not turns.read:
-            return None
-        first = turns.read[0]
-        length = values.tensor(first.whole).sizes[first.axis]
-        return values.constant(np.asarray(length, np.int64), TensorForm(onnx.TensorProto.INT64, ()))
-
-    def before(self) -> Iterator[CopyCall]:
-        """Yield the copies before the first turn: the number of turns, whether there is one, and what is carried into it."""
+    def before(self) -> Iterator[CopyCall | HelperCall]:
+        """Yield the calls before the first turn: the number of turns, whether there is one, and what is carried into it."""
         turns, values = self._turns, self._values
-        if self._most is not None and self._limit is not None:
-            yield CopyCall(self._most, self._limit, 8)
+        if self._most is not None and turns.most is not None:
+            yield CopyCall(self._most, values.of(turns.most), 8)
+        elif self._most is not None:
+            first = turns.read[0]
+            yield HelperCall("number", (self._most,), (values.tensor(first.whole).sizes[first.axis],))
         yield CopyCall(self._goes_on, self._always if turns.first is None else values.of(turns.first), 1)
         starts = (values.of(value.operand) for value in turns.carried)
-        yield from copied_at_once(map(CopyCall, self._carried, starts, self._sizes), values.cell)
+        yield from values.copied_at_once(map(CopyCall, self._carried, starts, self._sizes))
 
-    def begin(self) -> Iterator[CopyCall]:
-        """Yield the copies at the start of a turn: the rows that it reads."""
-        go = self._values.get(self._turns.go)
+    def begin(self) -> Iterator[CopyCall | HelperCall]:
+        """Yield the calls at the start of a turn: its number, that there is one, and the rows that it reads."""
+        number, go = (self._values.get(value) for value in (self._turns.number, self._turns.go))
+        if number is not None and self._number is not None and number != self._number:
+            yield CopyCall(number, self._number, 8)
         if go is not None:
             yield CopyCall(go, self._always, 1)
-        for row in self._turns.read:
-            yield from self._row_copies(row)
+        yield from (self._row_call(row, is_made=False) for row in self._turns.read)
 
-    def end(self) -> Iterator[CopyCall]:
-        """Yield the copies at the end of a turn: the rows that it made, what is carried on, and whether there is a further turn."""
+    def end(self) -> Iterator[CopyCall | HelperCall]:
+        """Yield the calls at the end of a turn: the rows that it made, what is carried on, and whether there is a further turn."""
         turns, values = self._turns, self._values
-        for row in turns.made:
-            yield from (copy.turned for copy in self._row_copies(row))
+        yield from (self._row_call(row, is_made=True) for row in turns.made)
         moved = [*map(CopyCall, self._carried, (values.of(value.after) for value in turns.carried), self._sizes)]
         moved += [] if turns.again is None else [CopyCall(self._goes_on, values.of(turns.again), 1)]
-        yield from copied_at_once(moved, values.cell)
+        yield from values.copied_at_once(moved)
 
     def repeated(self, turn: Sequence[ProgramCall]) -> RepeatedCalls:
         """Return the calls of a `turn`, repeated."""
-        return RepeatedCalls(self._most, self._goes_on, self._values.get(self._turns.number), tuple(turn))
+        return RepeatedCalls(self._most, self._goes_on, self._number, tuple(turn))
 
     def after(self) -> Iterator[CopyCall]:
         """Yield the copies after the last turn: what was carried out of it."""
@@ -150,20 +140,20 @@ class TurnCalls:
             for value, address, size in zip(self._turns.carried, self._carried, self._sizes, strict=True)
             if value.result is not None and value.result.name
         )
-        return copied_at_once(copies, self._values.cell)
+        return self._values.copied_at_once(copies)
 
-    def _row_copies(self, row: Row) -> Iterator[CopyCall]:
-        """Yield the copies of the row of a whole to an address of its own: one for each run of bytes."""
+    def _row_call(self, row: Row, *, is_made: bool) -> HelperCall:
+        """Return the copy of the row of a whole, which is runs of bytes in this, to or from an address of its own."""
         whole = self._values.tensor(row.whole)
-        length = whole.sizes[row.axis]
-        outer = int(np.prod(whole.sizes[: row.axis], dtype=np.int64))
-        if outer > _MOST_RUNS:
-            raise UsageError(f"no C is written for {row.whole.name!r}: each row of it is {outer:,} runs of bytes")
-        run = whole.bytes // max(1, outer * length)
-        first, step = ((length - 1) * run, -run) if row.is_backwards else (0, run)
-        for number in range(outer):
-            source = self._values.of(row.whole).at(number * length * run + first)
-            yield CopyCall(self._row_place(row.row).at(number * run), source, run, (0, step))
+        if whole.strides:
+            raise UsageError(
+                f"no C is written for {row.whole.name!r}: a Loop or Scan has rows of it, and it is a growing state"
+            )
+        assert self._number is not None
+        length, runs = whole.sizes[row.axis], prod(whole.sizes[: row.axis])
+        size = prod(whole.sizes[row.axis + 1 :]) * whole.element
+        addresses = (self._row_place(row.row), self._values.of(row.whole), self._number)
+        return HelperCall("row", addresses, (runs, length, size, int(row.is_backwards), int(is_made)))
 
     def _row_place(self, row: ir.Value) -> ByteAddress:
         if row not in self._values and row not in self._values.constants:

@@ -35,7 +35,6 @@ from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
     WORKSPACE,
-    AppendCall,
     Branch,
     ByteAddress,
     CopyCall,
@@ -45,10 +44,7 @@ from onnxtile.firmware.program import (
     PlainCall,
     ProgramCall,
     RepeatedCalls,
-    RowsCall,
-    StartCall,
     StreamPort,
-    WaitCall,
     flat,
     kernels_of,
 )
@@ -70,7 +66,8 @@ class CSource:
     `kernels` are the different kernels, `functions` the functions that run them, `calls` the calls of a run. `tables` are the bytes of the
     tables, `weights` those of the constants, `arena` and `workspace` those of memory. `checks` says whether it looks at its results.
     `weights_file` has the constants where they are in no text of C. `repeats` says how deep repeats are inside each other, `transfers` how
-    many copies run beside kernels.
+    many copies run beside kernels. `code` is the text of net.c, `header` that of net.h, `title` the name of the model. `interface` has the
+    arguments and their names in C. `blocks` counts the loops and the runs of single calls into which calls are packed.
     """
 
     code: str
@@ -126,7 +123,9 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
     interface = Interface.of(program, name)
-    own_texts = _OWN | {f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)}
+    own_texts = _HELPERS | {
+        f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)
+    }
     functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
     computed: dict[OpenNumber, int] = {}
     described, starts = _kernel_rows(
@@ -159,7 +158,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             number=filled(_COMPUTED, name) if program.sizes else "(idx_t)number",
             **_repeat_texts(name, spaces.count, repeats),
         ),
-        *run_text(interface, list(_bases(interface, spaces, weights if in_file else None)), computed, repeats),
+        *run_text(interface, list(_bases(interface, spaces, weights if in_file else None)), computed),
         *accessors(interface),
         *reset(interface),
     ]
@@ -211,8 +210,7 @@ def _constants(program: CProgram, kernels: Sequence[CKernel], numbers: Mapping[D
         if isinstance(call, KernelCall):
             addresses = [call.addresses[name] for name in kernels[numbers[call.kernel]].arguments]
         else:
-            copy = call.copy if isinstance(call, StartCall) else call
-            addresses = [copy.source] if isinstance(copy, CopyCall | AppendCall) else []
+            addresses = [call.source] if isinstance(call, CopyCall) else [*call.addresses]
         numbers_in_use.update((address.number, None) for address in addresses if address.kind == CONSTANT)
     return sorted(numbers_in_use)
 
@@ -267,24 +265,38 @@ def _bases(interface: Interface, spaces: _Spaces, file: FlashWeights | None) -> 
             yield f"(uint8_t *){in_c[kind, number]}"
 
 
-_OWN = {
+_ROW = """\
+int64_t turn;
+    memcpy(&turn, x[2], sizeof turn);
+    const idx_t at = p[3] ? p[1] - 1 - (idx_t)turn : (idx_t)turn;
+    for (idx_t i = 0; i < p[0]; ++i) {
+        uint8_t *const row = x[0] + i * p[2], *const in_whole = x[1] + (i * p[1] + at) * p[2];
+        memmove(p[4] ? in_whole : row, p[4] ? row : in_whole, (size_t)p[2]);
+    }"""
+_HELPERS = {
+    # A copy of so many bytes, from the second address to the first.
     "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
+    # The start of the copy of this number, of so many bytes, which runs beside the calls after it; and its end.
     "start": (2, "${p}_copy((uint32_t)p[0], x[0], x[1], (size_t)p[1]);"),
     "wait": (0, "(void)x;\n    ${p}_wait((uint32_t)p[0]);"),
+    # A look at a result of so many bytes that is complete now; only programs that a proof runs have it.
     "check": (1, "${p}_check(x[0], (size_t)p[0]);"),
+    # A copy of rows that follow each other to rows that are apart: how many, where in these each begins, their pitch, the bytes of a row.
     "append": (
         2,
         "for (idx_t i = 0; i < p[0]; ++i) memmove(x[0] + p[1] + i * p[2], x[1] + i * p[3], (size_t)p[3]);",
     ),
+    # A whole number, written as int64.
+    "number": (1, "const int64_t number = p[0];\n    memcpy(x[0], &number, sizeof number);"),
+    # A copy of a row of a whole to bytes of its own: the runs of bytes that a row is, the rows, the bytes of a run, whether rows count
+    # from the last on, and whether the copy goes the other way. The third address has the number of the row as int64.
+    "row": (3, _ROW),
 }
-"""The functions that are no kernels: their operands, and their text.
-
-A copy of bytes, the start of one beside kernels, its end, a look, and a copy of rows to rows that are apart.
-"""
+"""The functions that are no kernels: how many addresses they have, and their texts, in which `p` are the numbers of a call."""
 
 
 class _CallTable:
-    """Turns calls into numbers; copies, and looks at results, are kernels of one function each, with numbers such as their bytes."""
+    """Turns calls into numbers; helpers are kernels of one function each, with numbers such as their bytes."""
 
     def __init__(
         self,
@@ -332,19 +344,9 @@ class _CallTable:
             operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            size = self._over_sizes([(copy.size,) for copy in (call, *call.others)])
-            return self._own_call("copy", size, (call.target, call.source), call.steps)
-        if isinstance(call, AppendCall):
-            rows = [(copy.rows, copy.start, copy.pitch, copy.size) for copy in (call, *call.others)]
-            return self._own_call("append", self._over_sizes(rows), (call.target, call.source))
-        if isinstance(call, StartCall):
-            return self._own_call("start", (call.number, call.copy.size), (call.copy.target, call.copy.source))
-        if isinstance(call, WaitCall):
-            return self._own_call("wait", (call.number,))
-        if isinstance(call, RowsCall):
-            return self._own_call(f"rows_{call.number}", (call.first, call.count), (call.target,))
-        size = self._over_sizes([(check.size,) for check in (call, *call.others)])
-        return self._own_call("check", size, (call.address,))
+            sizes = tuple((size,) for size in (call.size, *call.others))
+            return self._helper_call("copy", sizes, (call.target, call.source))
+        return self._helper_call(call.helper, (call.numbers, *call.others), call.addresses)
 
     def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
         """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
@@ -358,15 +360,9 @@ class _CallTable:
             )
         return numbers
 
-    def _own_call(
-        self,
-        kind: str,
-        numbers: tuple[OpenNumber, ...],
-        addresses: Iterable[ByteAddress] = (),
-        steps: tuple[int, ...] = (),
-    ) -> TableCall:
-        kernel = len(self._kernels) + self._own.setdefault((kind, numbers), len(self._own))
-        return TableCall(kernel, tuple(map(self._spaces.operand, addresses)), steps)
+    def _helper_call(self, helper: str, rows: Sequence[tuple[int, ...]], addresses: Iterable[ByteAddress]) -> TableCall:
+        kernel = len(self._kernels) + self._own.setdefault((helper, self._over_sizes(rows)), len(self._own))
+        return TableCall(kernel, tuple(map(self._spaces.operand, addresses)))
 
 
 def _rows_text(port: StreamPort, function: str) -> str:
@@ -512,7 +508,7 @@ static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32
     return at;
 }
 
-${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases${argument}) {
+${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases) {
     for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
 ${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
             const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
@@ -531,7 +527,7 @@ ${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 al
 """
 _REPEAT = """\
 
-static void ${p}_walk(const uint8_t *at, uint8_t *const *bases, uint32_t turn_of_repeat);
+static void ${p}_walk(const uint8_t *at, uint8_t *const *bases);
 
 static uint8_t *${p}_place(const uint8_t **at, uint8_t *const *bases) {
     const uint32_t code = ${p}_number(at) - 1u;
@@ -547,7 +543,7 @@ static const uint8_t *${p}_repeat(const uint8_t *at, uint8_t *const *bases) {
     if (most) memcpy(&limit, most, sizeof limit);
     for (int64_t turn = 0; turn < limit && *goes_on; ++turn) {
         if (number) memcpy(number, &turn, sizeof turn);
-        ${p}_walk(at, bases, (uint32_t)turn);
+        ${p}_walk(at, bases);
     }
     return at + length;
 }
@@ -558,16 +554,10 @@ _REPEATS = """\
             at = ${p}_repeat(at, bases);
             continue;
         }
-        if (code == 7u) {
-            at = ${p}_call(at, bases, turn_of_repeat, 2u);
-            continue;
-        }
 """
 
 
 def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
     """Return the texts that only a program with repeats has."""
-    if not repeats:
-        return {"repeat": "", "repeats": "", "argument": ""}
     texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
-    return {**{hole: text + "\n" for hole, text in texts.items()}, "argument": ", uint32_t turn_of_repeat"}
+    return {hole: text + "\n" if repeats else "" for hole, text in texts.items()}

@@ -15,17 +15,19 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
-from onnxtile.fitting.read_network import WEIGHTS, KernelSource
+from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.strips import ChunkedKernels, PatchRange, shares
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import dequantises
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import NodeView, NotApplicable, operator_name
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import axis_links
+from onnxtile.operators.table import axis_links, factors_of
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 
 _CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
+_PRODUCTS = _CONVOLUTIONS | {"Gemm", "MatMul"}
+"""The products whose channels are cut."""
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SMALLER = 4
 """A pooling that ends a group makes at most this part of what it reads."""
@@ -156,9 +158,10 @@ class HiddenGroups:
     def _product(self, kernel: FitKernel) -> ir.Node | None:
         source: KernelSource = kernel.source
         node = source.node
-        if node is None or node.domain not in {"", "ai.onnx"} or node.op_type not in WEIGHTS:
+        factors = None if node is None or operator_name(node) not in _PRODUCTS else factors_of(node)
+        if node is None or factors is None:
             return None
-        weights = node.inputs[WEIGHTS[node.op_type]]
+        weights = node.inputs[factors[1]]
         plain = node.op_type not in _CONVOLUTIONS or node.attributes.get_int("group", 1) == 1
         return node if plain and source.places == (0,) and weights in self._constants else None
 

@@ -98,8 +98,6 @@ def _sums_stored(node: ir.Node | None, inside: Collection[ir.Value]) -> bool:
 
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _STANDARD = {"", "ai.onnx"}
-WEIGHTS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "QLinearConv": 3}
-"""The products whose channels are cut, and the place of the weights of each."""
 
 
 @dataclass(frozen=True)

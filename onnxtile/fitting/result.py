@@ -21,7 +21,8 @@ from onnxtile.system.dataclass import dataclass
 class ModelCost(JsonFields):
     """The costs of a model: the bytes of its arena and of its peak, multiply-accumulates, nodes, and the bytes that cutting copies.
 
-    `seconds` are an estimate of its time, by the speeds of a target.
+    `seconds` are an estimate of its time, by the speeds of a target. `arena`, `peak` and `copied` are bytes, `macs` multiply-accumulates;
+    `nodes` counts nodes.
     """
 
     arena: int
@@ -34,7 +35,10 @@ class ModelCost(JsonFields):
 
 @dataclass(frozen=True)
 class InputPlace(JsonFields):
-    """The bytes of the arena before and after with inputs `inside` it, or outside; with `at_most`, a plan may find fewer after."""
+    """The bytes of the arena before and after with inputs `inside` it, or outside; with `at_most`, a plan may find fewer after.
+
+    `before` and `after` are bytes.
+    """
 
     inside: bool
     before: int
@@ -46,7 +50,7 @@ class InputPlace(JsonFields):
 class StreamedInput(JsonFields):
     """An input that comes row by row: the `stream` as the plan has it, and the most bytes of its rows that live in the arena at once.
 
-    Rows that are joined, or are parts of others, count as long as they are in both.
+    Rows that are joined, or are parts of others, count as long as they are in both. `most_bytes` are these bytes.
     """
 
     stream: PlannedStream
@@ -78,7 +82,14 @@ def _most_bytes(name: str, planned: PlanResult) -> int:
 
 @dataclass(frozen=True)
 class FitStep:
-    """A run of kernels that was cut: how, and what that costs. `peak` is the largest sum of live bytes in it."""
+    """A run of kernels that was cut: how, and what that costs. `peak` is the largest sum of live bytes in it.
+
+    `kind` is "strip", "patch" (rows are computed again), "channels", or the kind of a rewrite. `nodes` are the kernels, `strips` and
+    `chunks` how many there are of each. `kept` counts the tensors of which rows stay for the next strip. `hand_over` says how the result is
+    left: "pieces", "join" (strips are copied into one tensor), or "in place". `extra_macs` are multiply-accumulates beyond those of the
+    kernels, `pieces` counts the nodes written, and `copied` are bytes. `rewrite` names the rewrite that was made before the cut; it is
+    empty for a run that was cut.
+    """
 
     kind: str
     nodes: tuple[str, ...]
@@ -91,7 +102,6 @@ class FitStep:
     pieces: int
     copied: int
     rewrite: str = ""
-    """The rewrite that was made before the model was cut; empty for a run that was cut."""
 
     @property
     def text(self) -> str:
@@ -151,11 +161,12 @@ def _hand_over(regions: Regions, region: RegionCost, trace: RegionTrace) -> str:
 class Obstacle(JsonFields):
     """The reason why nothing smaller was found: the peak of the smallest plan, the kernel that runs there, and what lives then.
 
-    `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those
-    of whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are
-    not cut into rows. `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended:
+    `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those of
+    whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are not
+    cut into rows. `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended:
     `exhausted` where it tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist, and
     `floor` where no search was needed. No way to cut the model takes less than `floor` bytes; then the peak is that of the `kernel` alone.
+    `peak` is in bytes.
     """
 
     peak: int

@@ -14,7 +14,7 @@ from onnx_ir import convenience
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.live_bytes import Patch, PieceOp, RegionTrace
 from onnxtile.fitting.network import FitKernel, FitTensor
-from onnxtile.fitting.read_network import WEIGHTS, KernelSource
+from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fusion.record import calls_inside, renew_records
@@ -27,7 +27,7 @@ from onnxtile.model.topology import all_values, dependencies, node_id, nodes_ins
 from onnxtile.operators.families.movement import pad_sizes, slice_ranges
 from onnxtile.operators.families.resizing import resize_scales
 from onnxtile.operators.reads import AxisLinks, InputWindow, SourceRows
-from onnxtile.operators.table import operator_of, slides
+from onnxtile.operators.table import factors_of, operator_of, slides
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
@@ -287,9 +287,9 @@ class _RegionWriter:
         kept = dict(node.attributes)
         if node.op_type == "Reshape":
             kept.pop("allowzero", None)
-        weights = WEIGHTS.get(node.op_type, 0)
-        if weights in source.slices and node.attributes.get_int("group", 1) > 1:
-            _, start, stop = source.slices[weights]
+        factors = factors_of(node)
+        if factors is not None and factors[1] in source.slices and node.attributes.get_int("group", 1) > 1:
+            _, start, stop = source.slices[factors[1]]
             kept["group"] = ir.AttrInt64("group", stop - start)
         if not slides(node) or source.links is None:
             return list(kept.values())

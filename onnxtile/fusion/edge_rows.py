@@ -62,7 +62,10 @@ class EdgeRule(Enum):
 
 @dataclass(frozen=True)
 class EdgeRow:
-    """Inputs of which some have numbers at an edge: `numbers` by the name of the input, and `places` ("all", "a row of", "some")."""
+    """Inputs of which some have numbers at an edge: `numbers` by the name of the input, and `places` ("all", "a row of", "some").
+
+    `feeds` are the arrays by the name of the input.
+    """
 
     numbers: Mapping[str, str]
     places: Mapping[str, str]
@@ -88,7 +91,7 @@ class EdgeRow:
 class EdgeDifference:
     """A difference on one edge row: `output` is the result, of which `elements` differ, for example the one at `where`.
 
-    `refused` is the reason of a run that failed.
+    `refused` is the reason of a run that failed. `row` is the edge row, `effect` how the results differ.
     """
 
     row: EdgeRow

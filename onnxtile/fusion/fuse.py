@@ -111,7 +111,10 @@ FUSED, REFUSED, OVERLAPPED = "fused", "refused", "overlapped"
 
 @dataclass(frozen=True)
 class Refused(JsonFields):
-    """A match that was not fused: the name of its root, and the reason."""
+    """A match that was not fused: the name of its root, and the reason.
+
+    `root` is that name, `reason` a sentence.
+    """
 
     root: str
     reason: str
@@ -121,7 +124,8 @@ class Refused(JsonFields):
 class Fate(JsonFields):
     """What became of one match: it is "fused", "refused", or "overlapped" by another match of its pattern, with which it shares a node.
 
-    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one.
+    `variant` counts from 1; `detail` is the name of the call, the reason, or which match it is and what became of that one. `fate` is that
+    word, `root` the name of the match's root, and `vertices` are its nodes and constants.
     """
 
     JSON = "root variant fate detail"
@@ -137,7 +141,9 @@ class Fate(JsonFields):
 class PatternResult(JsonFields):
     """What one pattern did: how often it matched, the names of the calls it made, and the matches it had to leave alone.
 
-    `fates` has every match.
+    `fates` has every match. `name` is that of the pattern and `matches` a number. `calls` are the names of the nodes that call the meta-op,
+    `refused` the matches left alone. `modules` are the modules around the calls as the exporter wrote them, such as "blocks.0.attn".
+    `already` counts by operator the nodes that do the work of the whole meta-op by themselves.
     """
 
     JSON = "name matches fused calls modules refused already overlapped"
@@ -148,9 +154,7 @@ class PatternResult(JsonFields):
     refused: tuple[Refused, ...] = ()
     fates: tuple[Fate, ...] = field(default=(), repr=False)
     modules: tuple[str, ...] = ()
-    """The modules around the calls, as far as the exporter wrote them: "blocks.0.attn"."""
     already: Mapping[str, int] = field(default_factory=dict)
-    """How many nodes there are of each operator that does the work of the whole meta-op by itself."""
 
     @property
     def fused(self) -> int:

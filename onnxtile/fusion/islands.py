@@ -25,7 +25,7 @@ from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quant
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import has_body, has_containers
 from onnxtile.operators.row import No
-from onnxtile.operators.table import may_draw, movement_of, operator_of
+from onnxtile.operators.table import factors_of, may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.system.dataclass import dataclass
 
@@ -122,8 +122,7 @@ SizesOf: TypeAlias = Callable[[ir.Value], Sequence[int] | None]
 """Gives the sizes of a value; None where one is not known."""
 
 _SOFTMAX = frozenset({"QLinearSoftmax", "Softmax"})
-_SECOND = {"MatMul": 1, "QLinearMatMul": 3}
-"""By product, the place of its second operand."""
+_PRODUCTS = frozenset({"MatMul", "QLinearMatMul"})
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
@@ -145,9 +144,9 @@ class AttentionCore:
 
     def products(self) -> tuple[tuple[ir.Node, ir.Value], ...]:
         """Return Q, K and V, each after the product that reads it."""
-        scores, context = self.scores, self.context
-        read = (scores, 0), (scores, _SECOND[scores.op_type]), (context, _SECOND[context.op_type])
-        return tuple((node, value) for node, index in read if (value := node.inputs[index]) is not None)
+        read = [(product, place) for product in (self.scores, self.context) for place in factors_of(product) or ()]
+        # The first operand of the second product are the weights that the scores became.
+        return tuple((node, value) for node, place in read[:2] + read[3:] if (value := node.inputs[place]) is not None)
 
 
 @dataclass(frozen=True)
@@ -209,9 +208,15 @@ class AttentionFinder:
 
     def _multiplies(self, node: ir.Node) -> bool:
         """Return whether `node` is a product of two computed tensors."""
-        if node.op_type not in _SECOND or node.domain not in OWN_DOMAINS or node not in self.places:
+        factors = factors_of(node)
+        if (
+            factors is None
+            or node.op_type not in _PRODUCTS
+            or node.domain not in OWN_DOMAINS
+            or node not in self.places
+        ):
             return False
-        operands = node.inputs[0], node.inputs[_SECOND[node.op_type]]
+        operands = (node.inputs[place] for place in factors)
         return all(value is not None and value not in self.constants for value in operands)
 
     def _may_be_between(self, node: ir.Node) -> bool:

@@ -33,7 +33,8 @@ class SiteVerdict(JsonFields):
     """The result of one site run alone; `also` counts further sites that are the same, and were not run.
 
     `skipped` says why a site could not be run alone, `refused` why onnxruntime does not take what it became. `edges` are the edge rows on
-    which a lowered site differs, None where none were run.
+    which a lowered site differs, None where none were run. `call` is the name of the node, `outputs` are the worst differences of its
+    results.
     """
 
     JSON = "call equal outputs also skipped? edges?"

@@ -35,7 +35,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Unfused(JsonFields):
-    """How many calls were undone, by meta-op."""
+    """How many calls were undone, by meta-op.
+
+    `calls` has the number of each.
+    """
 
     JSON = "unfused=calls"
 

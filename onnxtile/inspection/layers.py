@@ -21,6 +21,7 @@ from onnxtile.model.modules import ModulePath, dotted, module_classes, module_pa
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
+from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.dataclass import dataclass
@@ -67,7 +68,11 @@ _READS_NOTHING = {"Shape", "Size"}
 
 @dataclass(frozen=True)
 class Tensor(JsonFields):
-    """A value: element type, dimensions (a name where free, None where unknown) and bytes, each None where nothing is known."""
+    """A value: element type, dimensions (a name where free, None where unknown) and bytes, each None where nothing is known.
+
+    `name` is that of the value, `dtype` as onnx_ir writes it in small letters, `dims` the dimensions, and `bytes` the size. `constant` says
+    whether its elements are known without a run.
+    """
 
     JSON = "name dtype shape=dims bytes constant"
 
@@ -80,7 +85,14 @@ class Tensor(JsonFields):
 
 @dataclass(frozen=True)
 class LayerCost(JsonFields):
-    """One node: `body` says in which body of which node it stands (empty: in the main graph); sizes in bytes."""
+    """One node: `body` says in which body of which node it stands (empty: in the main graph); sizes in bytes.
+
+    `node` is its name, `op` the operator; `inputs` and `outputs` are tensors. `work` has MACs and FLOPs. `read` and `written` are bytes of
+    inputs and outputs, `weights` those of `read` that are constants. `workspace` are bytes that the pattern of a meta-op says its kernel
+    needs besides. All four are None where they are not known. `factors` are the stored element types of what is multiplied, such as "int8 x
+    int8". `module` has the names of the modules around the node, from the outermost on. `classes` are those of the model and of these
+    modules; none where they are not known.
+    """
 
     JSON = (
         "node op module=module_name body inputs outputs macs=work.total factors flops=work.operations "
@@ -97,15 +109,10 @@ class LayerCost(JsonFields):
     read: int | None = None
     written: int | None = None
     weights: int | None = None
-    """Those bytes of `read` that are constants."""
     workspace: int | None = 0
-    """Bytes that the pattern of a meta-op says its kernel needs besides; None where they are not known."""
     factors: str = ""
-    """The stored element types of what it multiplies, as "int8 x int8"; empty where it multiplies nothing."""
     module: ModulePath = ()
-    """The modules around it, from the outermost on, as far as the exporter wrote them."""
     classes: tuple[str, ...] = ()
-    """The classes of the model and of each of these modules; none where they are not known."""
 
     @property
     def module_name(self) -> str:
@@ -217,11 +224,13 @@ AMOUNTS: Mapping[str, Callable[[LayerCost], int | None]] = {
 
 @dataclass(frozen=True)
 class RankedLayers:
-    """Equal nodes: of one operator, on operands and results of the same sizes, in modules whose names differ in numbers only."""
+    """Equal nodes: of one operator, on operands and results of the same sizes, in modules whose names differ in numbers only.
+
+    `layers` are these nodes, `each` is the amount of one of them.
+    """
 
     layers: tuple[LayerCost, ...]
     each: int
-    """The amount of each of them."""
 
     @property
     def amount(self) -> int:
@@ -243,7 +252,7 @@ class Ranking(JsonFields):
     """The nodes of the main graph with the largest amounts of `by`, one of AMOUNTS, equal ones together; the largest sum comes first.
 
     `total` is the sum over all nodes of the main graph whose amount is known, `kinds` how many different ones there are; `unknown` counts
-    the nodes whose amount is not known.
+    the nodes whose amount is not known. `rows` are these groups of equal nodes.
     """
 
     JSON = "by kinds total unknown_nodes=unknown rows"
@@ -280,7 +289,8 @@ class Module(JsonFields):
     """All nodes of the main graph inside the module `path`, the model itself where that is empty; sizes in bytes, sums of what is known.
 
     `kind` is its class, empty where the exporter does not say it. `unknown` are nodes whose MACs or bytes are not known, `uncounted` those
-    whose FLOPs are not. A parameter that several of the nodes read counts once.
+    whose FLOPs are not. A parameter that several of the nodes read counts once. `nodes` counts nodes; `macs` and `flops` are sums, `read`
+    and `written` bytes.
     """
 
     JSON = (
@@ -356,7 +366,10 @@ def modules(layers: Iterable[LayerCost], stored: Stored) -> tuple[Module, ...]:
 
 @dataclass(frozen=True)
 class FormulaSum:
-    """The sum over nodes as a formula, also by operator, and the names of the nodes of which it is not known."""
+    """The sum over nodes as a formula, also by operator, and the names of the nodes of which it is not known.
+
+    `total` is the sum, `by_operator` has its parts, `unknown` the names.
+    """
 
     total: SizeFormula
     by_operator: Mapping[str, SizeFormula]
@@ -372,8 +385,8 @@ class FormulaSum:
 class WorkFormulas:
     """The MACs and FLOPs of the main graph as formulas of the dimensions in `ranges`, and the bytes that its nodes move.
 
-    `traffic` are the bytes of activations that all nodes read and write, `weights` those of constants that they read. `activations` are
-    the bytes of all activations, each once.
+    `traffic` are the bytes of activations that all nodes read and write, `weights` those of constants that they read. `activations` are the
+    bytes of all activations, each once. `macs` and `flops` are these sums; the others are in bytes.
     """
 
     ranges: SizeRanges
@@ -427,6 +440,7 @@ def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> 
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}
     shapes = _SymbolicShapes.of(model, spans)
+    require_windows(model, shapes.formulas, ranges)
     costs = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
     main = [layer for layer in costs if not layer.body]
     return WorkFormulas(

@@ -28,7 +28,8 @@ class _Scoped(NamedTuple):
 class Quantisation(JsonFields):
     """How one tensor is quantised: q = x / scale + zero point, for the whole tensor, along `axis`, or in blocks along it.
 
-    Scales and zero points are None where a run computes them.
+    Scales and zero points are None where a run computes them. `tensor` is the name of what is quantised and `dtype` the element type it is
+    stored in. `scale` and `zero_point` have one number, or one for each index of the axis or each block; `block_size` is in elements.
     """
 
     tensor: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from typing import Any, ClassVar
@@ -32,6 +32,7 @@ from onnxtile.inspection.work import add_up
 from onnxtile.model.binding import bind_leading, free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
+from onnxtile.model.modules import held_as, is_folded_parameter
 from onnxtile.model.topology import dependencies
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
@@ -50,8 +51,8 @@ _TEXTS = {ir.AttributeType.STRING, ir.AttributeType.STRINGS}
 class AttributeRange(JsonFields):
     """The values that an attribute has over all nodes of an operator, the default of its schema included.
 
-    `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the
-    smallest and the largest number in any of them.
+    `values` are the different ones in order (None where there are too many, or they are tensors or graphs), `low` and `high` the smallest
+    and the largest number in any of them. `name` is that of the attribute, `nodes` the number of nodes that have it.
     """
 
     JSON = "name nodes values min=low max=high"
@@ -65,7 +66,10 @@ class AttributeRange(JsonFields):
 
 @dataclass(frozen=True)
 class OperatorUse(JsonFields):
-    """How often an operator stands in the graphs of a model, and the ranges of its attributes."""
+    """How often an operator stands in the graphs of a model, and the ranges of its attributes.
+
+    `op` is the operator, with its domain where that is not ONNX's; `count` the number of nodes; `attributes` the ranges.
+    """
 
     op: str
     count: int
@@ -146,8 +150,9 @@ _STEERING = {ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 class Parameters(JsonFields):
     """How many tensors, how many elements in them and how many bytes these take; elements also by element type.
 
-    `statistics` are elements that batch normalisations gather and no gradient changes: their means and variances.
-    `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices).
+    `statistics` are elements that no gradient changes: means and variances of batch normalisations, and what PyTorch's exporter calls
+    buffers. `others` are the bytes of all other constants that are read: scalars, and tensors that steer (shapes, axes, indices). `tensors`
+    and `elements` are numbers, `bytes` those stored, `by_dtype` has the elements of each type.
     """
 
     JSON = "tensors elements trainable bytes by_dtype other_constant_bytes=others"
@@ -168,15 +173,18 @@ class Parameters(JsonFields):
 def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Parameters:
     """Count the constants that computed nodes read, each once, however the exporter wrote them, in the element type that is stored.
 
-    A parameter has at least one dimension and is no int64, boolean or string: those are shapes, axes, indices and masks. What a batch
-    normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
+    A parameter has at least one dimension and is no int64, boolean or string: those are shapes, axes, indices and masks. Where PyTorch's
+    exporter has written which constants the modules hold, one element is a parameter if a module holds it: the scale of an attention is
+    none, whatever its shape. What a batch normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
     """
+    is_own = _parameter_test(model, shapes)
     read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
-    own = [value for value in read if _is_own(value, shapes)]
+    own = [value for value in read if is_own(value)]
+    fixed = _gathered(model).union(value for value in own if held_as(value.metadata_props) == "BUFFER")
     by_dtype: Counter[str] = Counter()
     for value in own:
         dtype = shapes.dtype(value)
-        by_dtype[dtype.name.lower() if dtype is not None else "?"] += math.prod(shapes.sizes(value) or (0,))
+        by_dtype[dtype.name.lower() if dtype is not None else "?"] += _elements(value, shapes)
     sizes = {value: tensor_bytes(value, shapes) or 0 for value in read}
     mine = sum(sizes[value] for value in own)
     inner = [tensor for tensor in _in_functions(model) if len(tensor.shape) and tensor.dtype not in _STEERING]
@@ -188,24 +196,38 @@ def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Paramet
         mine + sum(tensor.nbytes for tensor in inner),
         dict(sorted(by_dtype.items())),
         sum(sizes.values()) - mine,
-        sum(math.prod(shapes.sizes(value) or (0,)) for value in _gathered(model).intersection(own)),
+        sum(_elements(value, shapes) for value in fixed.intersection(own)),
     )
 
 
 def stored_parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[str, dict[str, int]]:
     """Return for each constant that nodes read, by name, the parameters that it is a view of, with their elements."""
+    is_own = _parameter_test(model, shapes)
     return {
-        value.name or "": {
-            tensor.name or "": math.prod(shapes.sizes(tensor) or (0,))
-            for tensor in _stored(value)
-            if _is_own(tensor, shapes)
-        }
+        value.name or "": {tensor.name or "": _elements(tensor, shapes) for tensor in _stored(value) if is_own(tensor)}
         for value in dict.fromkeys(_read(model, constants))
     }
 
 
-def _is_own(value: ir.Value, shapes: Shapes) -> bool:
-    return shapes.dims(value) != () and shapes.dtype(value) not in _STEERING
+def _parameter_test(model: ir.Model, shapes: Shapes) -> Callable[[ir.Value], bool]:
+    """Return what tells parameters of `model` from other constants."""
+    is_said = any(held_as(value.metadata_props) for value in model.graph.initializers.values())
+
+    def is_own(value: ir.Value) -> bool:
+        notes = value.metadata_props
+        if is_said and _elements(value, shapes) == 1:
+            is_held = bool(held_as(notes)) or is_folded_parameter(notes)
+        else:
+            is_held = shapes.dims(value) != ()
+        return is_held and shapes.dtype(value) not in _STEERING
+
+    return is_own
+
+
+def _elements(value: ir.Value, shapes: Shapes) -> int:
+    """Return how many elements `value` has, 0 where its sizes are not known."""
+    sizes = shapes.sizes(value)
+    return 0 if sizes is None else math.prod(sizes)
 
 
 def _gathered(model: ir.Model) -> set[ir.Value]:
@@ -250,7 +272,10 @@ def _in_functions(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 @dataclass(frozen=True)
 class Remark(JsonFields):
-    """Something that a reader should know of a node or a value, and why."""
+    """Something that a reader should know of a node or a value, and why.
+
+    `name` is that of the node or value, `reason` a sentence.
+    """
 
     name: str
     reason: str

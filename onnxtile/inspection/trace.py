@@ -128,7 +128,11 @@ def _sizes(model: ir.Model, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int
 
 @dataclass(frozen=True)
 class Activation(JsonFields):
-    """An output of a node in a run. `low`, `high` and `mean` are those of its finite numbers; None where it has none."""
+    """An output of a node in a run. `low`, `high` and `mean` are those of its finite numbers; None where it has none.
+
+    `node` and `op` made it; `name` is that of the value, `dtype` its element type, `shape` its sizes. `nans` and `infinities` count
+    elements.
+    """
 
     JSON = "node op name dtype shape min=low max=high mean nans infinities"
 

@@ -64,7 +64,8 @@ _BESIDE = {
 class KeptValue(JsonFields):
     """An activation that is kept: its bytes (None where unknown), and the nodes whose gradients need it.
 
-    A kept tensor that is not a value of the graph is named after its node: "pool:indices", "drop:mask".
+    A kept tensor that is not a value of the graph is named after its node: "pool:indices", "drop:mask". `name` is that of the value,
+    `bytes` its size, `needed_by` the nodes.
     """
 
     name: str
@@ -76,7 +77,7 @@ class KeptValue(JsonFields):
 class Kept(JsonFields):
     """The activations that a backward pass keeps, each once; `by_operator` says for whom (the first that needs it).
 
-    `unknown` are nodes on the way of a gradient that no rule knows: what they keep is not in the sum.
+    `unknown` are nodes on the way of a gradient that no rule knows: what they keep is not in the sum. `values` are these activations.
     """
 
     JSON = "bytes of_unknown_size by_operator values unknown"

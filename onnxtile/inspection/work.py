@@ -170,7 +170,8 @@ _CALL = "onnxtile.call"
 class NodeWork:
     """Multiply-accumulates of a node, additions of biases and FLOPs, by operator, and why its work is not known where it is not.
 
-    `uncounted` is why FLOPs are not known of which the MACs may be.
+    `uncounted` is why FLOPs are not known of which the MACs may be. `macs`, `additions` and `flops` have numbers by operator. `unknown` is
+    a sentence, empty where the work is known.
     """
 
     macs: Mapping[str, int] = field(default_factory=dict)

@@ -212,7 +212,7 @@ def require_array(name: str | None, shape: Sequence[int]) -> None:
         raise ModelError(
             f"the tensor {name!r} has {len(shape)} dimensions, and arrays of numpy, in which it would be computed, have at most "
             f"{MOST_DIMENSIONS}",
-            hint="reshape it to fewer dimensions, or use --no-verify",
+            hint="reshape it to fewer dimensions; --no-verify does not run it",
         )
 
 

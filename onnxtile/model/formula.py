@@ -34,7 +34,10 @@ class Quotient:
 
 @dataclass(frozen=True)
 class Extreme:
-    """The least or the largest of several sizes."""
+    """The least or the largest of several sizes.
+
+    `kind` says which, `operands` are the sizes.
+    """
 
     kind: Literal["min", "max"]
     operands: tuple[SizeFormula, ...]
@@ -48,7 +51,10 @@ SizeProduct: TypeAlias = tuple[SizeFactor, ...]
 
 @dataclass(frozen=True)
 class SizeFormula:
-    """A size in elements or bytes: the sum of products of factors, each with a whole coefficient other than 0."""
+    """A size in elements or bytes: the sum of products of factors, each with a whole coefficient other than 0.
+
+    `terms` has each product with its coefficient.
+    """
 
     terms: tuple[tuple[SizeProduct, int], ...]
 

@@ -8,11 +8,12 @@ import mmap
 import os
 import warnings
 import weakref
+from abc import ABC
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -257,8 +258,15 @@ def _dense(sparse: onnx.SparseTensorProto) -> TensorProto:
     return tensor
 
 
-Source: TypeAlias = Annotated[str | Path | onnx.ModelProto | ir.Model, "a model"]
-Source.__doc__ = "A model that a verb reads: the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model."
+if TYPE_CHECKING:
+    Source: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+else:  # a union has no help of its own
+
+    class Source(ABC):  # noqa: B024 - it has no methods of its own
+        """A model that a verb reads: the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model."""
+
+    for _kind in (str, Path, onnx.ModelProto, ir.Model):
+        Source.register(_kind)
 
 _NOT_A_MODEL = (
     DecodeError,

@@ -3,6 +3,8 @@
 PyTorch's exporter of `torch.export` graphs writes `pkg.torch.onnx.name_scopes` and `pkg.torch.onnx.class_hierarchy`, and both together as
 `namespace`. Its TorchScript exporter writes the path into the name: `/blocks/blocks.0/attn/MatMul`. Other tools write
 `blocks.0.attn.MatMul`. Nodes that onnxtile makes have `pkg.onnxtile.module`, where their name says another path.
+
+PyTorch's exporter also writes which constants the modules hold, and of which other constants it computed one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ ModulePath: TypeAlias = tuple[str, ...]
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
+_INPUT_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 _TEXT = r"'[^'\\]*'"
 _LIST = re.compile(rf"\[(?:{_TEXT}(?:, {_TEXT})*)?\]")
 """A list of Python that has only plain texts."""
@@ -42,6 +46,16 @@ def module_classes(notes: Mapping[str, str]) -> tuple[str, ...]:
     scopes = _scopes(notes) or []
     classes = tuple(kind for scope, kind in scopes)
     return classes if scopes and not scopes[0][0] and all(classes) else ()
+
+
+def held_as(notes: Mapping[str, str]) -> str:
+    """Return how a module holds the constant with the metadata `notes`: "PARAMETER", "BUFFER"; empty where these do not say it."""
+    return notes.get(_INPUT_KIND, "")
+
+
+def is_folded_parameter(notes: Mapping[str, str]) -> bool:
+    """Return whether an exporter computed the constant with the metadata `notes` of one inside a module, as `blocks.0.act.weight`."""
+    return any("." in name for name in _list_of(notes.get(_FOLDED_FROM)) or ())
 
 
 def dotted(path: ModulePath) -> str:

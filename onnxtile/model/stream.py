@@ -48,7 +48,10 @@ class ModelTooLarge(ModelError):
 
 @dataclass(frozen=True)
 class Written:
-    """The nodes that stand for one node in the file, and the constants that they read, which are of the main graph, too."""
+    """The nodes that stand for one node in the file, and the constants that they read, which are of the main graph, too.
+
+    `nodes` and `constants` are those.
+    """
 
     nodes: Sequence[ir.Node]
     constants: Sequence[ir.Value]
@@ -58,8 +61,9 @@ class Written:
 class Draft:
     """A model in which other nodes are written for some nodes of the main graph.
 
-    `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory.
-    Its order is that of the model. Their constants follow those of the model, those of the last node first.
+    `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory. Its
+    order is that of the model. Their constants follow those of the model, those of the last node first. `model` is the model with the nodes
+    that are replaced.
     """
 
     model: ir.Model

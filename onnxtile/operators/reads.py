@@ -46,6 +46,10 @@ class SlidingAxis:
     The defaults are the rows of a matrix product: a kernel of 1, which reads as many inputs as there are outputs.
     Conv (https://onnx.ai/onnx/operators/onnx__Conv.html): output o reads inputs o·stride - before + j·dilation, j < kernel.
     ConvTranspose (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html): input i adds to outputs i·stride - before + j·dilation.
+
+    `kernel`, `stride`, `dilation` and `output_padding` are in elements, as in ONNX; `before` and `after` are the padding. `auto` is the
+    attribute auto_pad, `wanted` the size in ConvTranspose's output_shape. `transposed` says that it is a ConvTranspose. `size` is that of
+    the input, `out` that of the output.
     """
 
     kernel: int = 1
@@ -56,7 +60,6 @@ class SlidingAxis:
     output_padding: int = 0
     auto: str = "NOTSET"
     wanted: int | None = None
-    """The size in ConvTranspose's output_shape."""
     transposed: bool = False
     size: AxisSize = None
     out: AxisSize = None

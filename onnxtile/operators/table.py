@@ -80,6 +80,12 @@ def work_of(node: ir.Node, shapes: KnownShapes) -> OperationCount:
     raise NotApplicable(f"no rule counts the operator {operator_name(node)}")
 
 
+def factors_of(node: ir.Node) -> tuple[int, int] | None:
+    """Return the places of the operands that `node` multiplies, a weight last; None where it multiplies no two operands."""
+    row = operator_of(node)
+    return None if row is None else row.factors
+
+
 def movement_of(node: ir.Node) -> Movement:
     """Return what the operator of `node` does to the elements of its first operand; empty where it computes, or has no row."""
     row = operator_of(node)

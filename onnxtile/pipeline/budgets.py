@@ -45,7 +45,7 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
         if name == "plan":
             reached["arena"] = None if result["unplanned"] else sum(arena["size"] for arena in result["arenas"])
             reached |= {"optimal": result["optimal"], "optimal_over": result["optimal_over"]}
-            reached |= _program_figures(result)
+        reached |= _program_figures(result)
         # The verdict of a plan is of another kind: its run is equal bit for bit, or the step has failed.
         compared = {"verify": result, "plan": None}.get(name, result.get("verdict"))
         errors += [output.get("max_rel") for output in (compared or {}).get("outputs", ())]
@@ -62,11 +62,11 @@ def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     return reached
 
 
-def _program_figures(plan: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the bytes of the program in C that a step `plan` wrote; nothing where it wrote none."""
-    if plan.get("firmware") is None:
+def _program_figures(result: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the bytes of the program in C that a step `plan` or `fit` wrote; nothing where it wrote none."""
+    if result.get("firmware") is None:
         return {}
-    footprint = plan["firmware"]["footprint"] or {}
+    footprint = result["firmware"]["footprint"] or {}
     return {name: footprint.get(name) for name in ("ram", "flash")}
 
 
@@ -92,8 +92,8 @@ CountField = Annotated[int, pydantic.BeforeValidator(as_pydantic(read_count))]
 
 _NEEDS = {
     "max_arena": {"plan"},
-    "max_ram": {"plan"},
-    "max_flash": {"plan"},
+    "max_ram": {"fit", "plan"},
+    "max_flash": {"fit", "plan"},
     "optimal": {"plan"},
     "min_fused": {"fuse"},
     "max_tiles": {"tile"},
@@ -104,7 +104,10 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Judged(JsonFields):
-    """A budget, what it allows, what there is, and whether that is within; the `cause` of one that is not met, where that is known."""
+    """A budget, what it allows, what there is, and whether that is within; the `cause` of one that is not met, where that is known.
+
+    `budget` is its key in the file, `limit` what it allows, `value` what there is, `met` whether that is within.
+    """
 
     JSON = "budget limit value met cause?"
 

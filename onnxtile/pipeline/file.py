@@ -58,7 +58,7 @@ def from_file(path: Path) -> Pipeline:
     """Return the pipeline in a TOML file. Raises UsageError with the file, the line and what is wrong there."""
     source = read(path, UsageError)
     if "limits" in source.content:
-        raise UsageError(f"{source.place(('limits',))}: there is no limits any more", hint='write runs = "60s,4GiB"')
+        raise UsageError(f"{source.place(('limits',))}: a pipeline has no limits", hint='write runs = "60s,4GiB"')
     file = source.validated(PipelineFile)
     steps = tuple(step_at(source, ("steps", i), step) for i, step in enumerate(file.steps))
     _require_files_apart(source, steps)
@@ -87,13 +87,13 @@ def _require_steps(source: TomlFile, table: tuple[str, ...], budgets: Budgets, s
 
 def _require_program(source: TomlFile, table: tuple[str, ...], budgets: Budgets, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError where a budget is about a program in C, and no step writes one."""
-    if any(step.name == "plan" and step.options.wants_c for step in steps):
+    if any(step.name in {"fit", "plan"} and step.options.wants_c for step in steps):
         return
     for name in ("max_ram", "max_flash"):
         if getattr(budgets, name) is not None:
             where = source.place((*table, name))
             raise UsageError(
-                f"{where}: the budget {name!r} needs a step plan that writes C", hint='add emit = ["c"] to it'
+                f"{where}: the budget {name!r} needs a step fit or plan that writes C", hint='add emit = ["c"] to it'
             )
 
 

@@ -29,7 +29,7 @@ class Report:
     """What became of one model.
 
     `steps` are the results of the steps that ran, each with its name; `error` says in a line what stopped it, or which check failed.
-    `written` are its files.
+    `written` are its files. `model` is the path of the file, `budgets` say which of them are met.
     """
 
     model: Path

@@ -120,7 +120,7 @@ class PipelineStep:
             if self._second_files({form: paths[form]}):
                 paths[form] = Path(f"{so_far.title}{ending}")  # files that name each other have their own names
         rendered = self.verb.emits(self.options, list(paths.values()))(shown)
-        files = {ending: rendered[paths[form]] for ending, form in self.emitted.items()}
+        files = {ending: rendered[paths[form]] for ending, form in self.emitted.items() if paths[form] in rendered}
         files |= {other: rendered[path] for other, path in self._second_files(paths).items() if path in rendered}
         return StepResult(
             content,
@@ -173,7 +173,7 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     given = {name: value for name, value in content.items() if name != DO}
     alien = next((name for name in given if name not in fields), None)
     if alien is not None:
-        gone = replaced(declaration, alien)
+        gone = replaced(declaration, alien, verb.name)
         if gone is not None:
             raise _error_at(source, (*at, alien), content, gone)
         raise UsageError(f"{source.place((*at, alien))}: unknown key {alien!r}", hint=nearest(alien, sorted(fields)))

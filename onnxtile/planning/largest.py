@@ -34,7 +34,10 @@ class NeededBytes(JsonFields):
 
 @dataclass(frozen=True)
 class RefusedSize(JsonFields):
-    """A size for which no plan fits: with the best that was found, or by a lower bound, at least `total` bytes are needed."""
+    """A size for which no plan fits: with the best that was found, or by a lower bound, at least `total` bytes are needed.
+
+    `size` is in elements.
+    """
 
     size: int
     total: int

@@ -65,9 +65,10 @@ class MovementResult(PlannedMovement):
     """The copies of a plan between two memories, and how few bytes any copies would move.
 
     No choice of whole tensors moves fewer than `lower_bound` bytes in this order of the kernels. In it, tensors share bytes only as in this
-    plan: views, overwritten operands, and parts of Concats. `bound` says whether an exact "search" or a "relaxation" (parts of
-    tensors may stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound`
-    bytes are copied. Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs.
+    plan: views, overwritten operands, and parts of Concats. `bound` says whether an exact "search" or a "relaxation" (parts of tensors may
+    stay) proves this. With the same order, the same shared bytes, and any bytes of a tensor that stay, at least `parts_bound` bytes are
+    copied. Every order copies at least `any_order_bound` bytes: those of inputs and weights that kernels read, and of outputs. `copies` are
+    these copies in the order of the steps; `time` is what they take, None where no bandwidth is given.
     """
 
     copies: tuple[MemoryCopy, ...]
@@ -100,7 +101,10 @@ class KeptState(PlannedState):
 
 @dataclass(frozen=True)
 class ListedState(PlanRow):
-    """A state that is planned as any input and output: the `axis` along which it grows, and how it is known."""
+    """A state that is planned as any input and output: the `axis` along which it grows, and how it is known.
+
+    `input` and `output` are the tensors, `source` says how the pair is known.
+    """
 
     input: str
     output: str

@@ -23,7 +23,8 @@ class Stopped(JsonFields):
     """The best partial match of one root: its nodes in the order of the query, and what kept it from going on.
 
     `clause` is the clause of the query in which it stopped, `span` the part of the query at fault (characters counted from 0; of the
-    condition's text where `clause` is a condition), `part` the text of that, `node` the node at which it stopped.
+    condition's text where `clause` is a condition), `part` the text of that, `node` the node at which it stopped. `root` is the name of the
+    first node, `nodes` are the names, `reason` is a sentence.
     """
 
     root: str

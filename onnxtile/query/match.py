@@ -651,7 +651,8 @@ _STEPS = 1_000_000
 class Match:
     """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
 
-    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`).
+    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`). `root` and `vertices` are nodes or values; `anchors` has
+    those with a name in the query.
     """
 
     root: Vertex

@@ -84,7 +84,10 @@ class Follow:
 
 @dataclass(frozen=True)
 class Stop:
-    """Fail if over `edge` there is a vertex that is not in the match."""
+    """Fail if over `edge` there is a vertex that is not in the match.
+
+    `span` is its place in the query, in characters from 0.
+    """
 
     edge: Edge
     span: Span
@@ -120,7 +123,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Return:
-    """Go back to the last mark, and forget it unless more branches start there."""
+    """Go back to the last mark, and forget it unless more branches start there.
+
+    With `keep` the mark stays.
+    """
 
     keep: bool
 
@@ -160,7 +166,10 @@ Instruction: TypeAlias = Follow | Stop | Goto | Fork | Jump | Mark | Return | Me
 
 @dataclass(frozen=True)
 class Program:
-    """The instructions of a query, and the nodes of which one must be the root."""
+    """The instructions of a query, and the nodes of which one must be the root.
+
+    `query` is what it was made from; `instructions` run in order; `roots` are these nodes.
+    """
 
     query: Query
     instructions: tuple[Instruction, ...]

@@ -20,21 +20,30 @@ PRODUCER = "Producer"
 
 @dataclass(frozen=True)
 class Number:
-    """A literal number of a test."""
+    """A literal number of a test.
+
+    `value` is the number.
+    """
 
     value: int | float
 
 
 @dataclass(frozen=True)
 class Text:
-    """A literal string of a test."""
+    """A literal string of a test.
+
+    `value` is the text without quotes.
+    """
 
     value: str
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...)."""
+    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...).
+
+    `span` is its place in the query, in characters from 0.
+    """
 
     value: str
     span: Span
@@ -42,7 +51,10 @@ class Name:
 
 @dataclass(frozen=True)
 class ElementOf:
-    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0."""
+    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0.
+
+    `base` is the list, `position` the index, `span` the place in the query.
+    """
 
     base: Expression
     position: int
@@ -51,7 +63,10 @@ class ElementOf:
 
 @dataclass(frozen=True)
 class PropertyOf:
-    """`base.name`: a property (shape, rank, dtype, value) of an input or output."""
+    """`base.name`: a property (shape, rank, dtype, value) of an input or output.
+
+    `base` is the input or output, `name` the property, `span` the place in the query.
+    """
 
     base: Expression
     name: str
@@ -60,14 +75,20 @@ class PropertyOf:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A literal list of a test."""
+    """A literal list of a test.
+
+    `items` are its elements.
+    """
 
     items: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`left operator right`; ≈ is equality within the precision of the element type."""
+    """`left operator right`; ≈ is equality within the precision of the element type.
+
+    `left` and `right` are the two sides, `operator` is between them, `span` the place in the query.
+    """
 
     left: Expression
     operator: Literal["==", "!=", "<", "<=", ">", ">=", "≈", "in"]
@@ -77,14 +98,20 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Not:
-    """The negation of a test."""
+    """The negation of a test.
+
+    `operand` is the test.
+    """
 
     operand: Expression
 
 
 @dataclass(frozen=True)
 class Logic:
-    """`and` or `or` between tests, evaluated from the left as far as needed."""
+    """`and` or `or` between tests, evaluated from the left as far as needed.
+
+    `operator` joins the tests in `operands`.
+    """
 
     operator: Literal["and", "or"]
     operands: tuple[Expression, ...]
@@ -127,8 +154,9 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 class Edge:
     """From one node of a sequence to the next. `output` and `input` are positions, None for any.
 
-    A forward edge leads from `output` of the node on the left to `input` of the node on the right, a backward edge from
-    `output` of the right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else.
+    A forward edge leads from `output` of the node on the left to `input` of the node on the right, a backward edge from `output` of the
+    right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else. `forward` says the direction, `span` is the
+    place in the query.
     """
 
     forward: bool
@@ -151,7 +179,10 @@ ONCE = Repeat(1, 1)
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match."""
+    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match.
+
+    `type` is an operator, `anchor` a name or None, `test` an expression or None. `repeat` is its quantifier, `span` its place in the query.
+    """
 
     type: str
     anchor: str | None
@@ -168,14 +199,20 @@ class Node:
 
 @dataclass(frozen=True)
 class End:
-    """`$`: over the edge before it there is no further node."""
+    """`$`: over the edge before it there is no further node.
+
+    `span` is its place in the query, in characters from 0.
+    """
 
     span: Span
 
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """A part in parentheses, which a quantifier can repeat."""
+    """A part in parentheses, which a quantifier can repeat.
+
+    `body` is the part, `repeat` the quantifier, `span` the place in the query.
+    """
 
     body: Clause
     repeat: Repeat
@@ -184,7 +221,10 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`."""
+    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`.
+
+    `items` are nodes or blocks, `edges` join them, `span` is the place in the query.
+    """
 
     items: tuple[Item, ...]
     edges: tuple[Edge, ...]
@@ -193,7 +233,10 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Branches that all start where the edge before the block leads from; all must match."""
+    """Branches that all start where the edge before the block leads from; all must match.
+
+    `branches` are these parts, `span` is the place in the query.
+    """
 
     branches: tuple[Clause, ...]
     span: Span
@@ -201,7 +244,10 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Branches of which one must match; each that does makes a match of its own."""
+    """Branches of which one must match; each that does makes a match of its own.
+
+    `branches` are these parts, `span` is the place in the query.
+    """
 
     branches: tuple[Clause, ...]
     span: Span
@@ -213,7 +259,10 @@ Clause: TypeAlias = Node | End | QueryBlock | Sequence | Parallel | Alternative
 
 @dataclass(frozen=True)
 class Query:
-    """A whole query: clauses that must all match around one root, the first node of the first clause."""
+    """A whole query: clauses that must all match around one root, the first node of the first clause.
+
+    `text` is the query as written, `clauses` are its parts between semicolons.
+    """
 
     text: str
     clauses: tuple[Clause, ...]

@@ -31,6 +31,7 @@ from onnxtile.system.text import as_csv, as_json
 KIB = 1024
 _LEFT, _WIDE, _HIGH = 50, 450, 95
 """Points: the left edge, the width and the height of a diagram."""
+_HIGH_ON_PAGE = 150
 _APART = 24
 """Points between two diagrams."""
 _FEW_OCTAVES = 2
@@ -38,6 +39,8 @@ _FEW_OCTAVES = 2
 _MARGIN = 0.08
 """Of an octave, beside the points where these are few."""
 _TICKS = 6
+_IN_BYTES = ("arena", "bytes copied")
+"""Columns of the table."""
 _GRID: Style = {"stroke": "#bbb", "stroke_width": 0.4}
 
 
@@ -137,8 +140,8 @@ def _title(result: ResultJson, options: RenderOptions) -> str:
     return str(result.get("model") or options.title)
 
 
-def _drawn(result: ResultJson, title: str = "") -> bytes:
-    """Return the picture, without diagrams in which every point has no height."""
+def _drawn(result: ResultJson, title: str = "", tall: float = _HIGH) -> bytes:
+    """Return the picture, without diagrams in which every point has no height; others are `tall` points high."""
     points = result["curve"]
     macs = points[0]["macs"]
     size, unit = unit_of(max(point["copied"] for point in points))
@@ -155,7 +158,7 @@ def _drawn(result: ResultJson, title: str = "") -> bytes:
         pairs = enumerate(zip(points, column, strict=True))
         marks = [_mark(number, point, height) for number, (point, height) in pairs]
         top = diagrams[-1].bottom + _APART if diagrams else 28 if title else 10
-        diagrams.append(Diagram.of_marks(label, marks, top))
+        diagrams.append(Diagram.of_marks(label, marks, top, tall))
         parts += [*diagrams[-1].grid(), *diagrams[-1].curve(marks)]
     hollow = " (hollow points: estimated)" if any(point["estimated"] for point in points) else ""
     parts += diagrams[-1].arenas(f"arena{hollow}")
@@ -175,9 +178,9 @@ def _html(result: ResultJson, options: RenderOptions) -> bytes:
     """Return the page: the head, the picture, the table, and what the points of both tell and copy."""
     points, title = result["curve"], _title(result, options)
     words = result.get("command") or "onnxtile fit model.onnx"
-    head = "".join(f"<th>{as_text(column)}</th>" for column in COLUMNS)
+    head = "".join(f"<th>{as_text(column.removeprefix('bytes '))}</th>" for column in COLUMNS)
     rows = "\n".join(_row(row) for row in curve_rows(result))
-    picture = embedded(_drawn(result)).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
+    picture = embedded(_drawn(result, tall=_HIGH_ON_PAGE)).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
     shown = [{**point, "command": f"{words} --capacity {point['arena']}"} for point in points]
     return filled(
         "curve.html",
@@ -193,7 +196,10 @@ def _html(result: ResultJson, options: RenderOptions) -> bytes:
 
 
 def _row(cells: Sequence[str | int]) -> str:
-    inside = "".join(f"<td>{_cell_text(cell)}</td>" for cell in cells)
+    """Return a row of the page, which has bytes in the units of its head; the box at a point has them in full."""
+    columns = zip(COLUMNS, cells, strict=True)
+    shown = (readable(int(cell)) if column in _IN_BYTES else _cell_text(cell) for column, cell in columns)
+    inside = "".join(f"<td>{cell}</td>" for cell in shown)
     return f'<tr>{inside}<td><button title="copy the command that makes this model">copy</button></td></tr>'
 
 

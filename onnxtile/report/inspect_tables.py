@@ -30,29 +30,38 @@ from onnxtile.system.text import alike, as_csv, without_numbers
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
 
+_LONGEST_FORMULA = 50
+"""Characters of a formula in the table of operators."""
+
 
 def for_inspect(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an `inspect` result."""
+    figures = [*_model(result), *([] if _is_open(result) else _sums(result)), *_workspaces(result["workspaces"])]
     parts: list[Table | Text] = [
-        table("model", ("figure", "value"), _model(result)),
+        table("model", ("figure", "value"), figures),
+        *_formulas(result),
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
         *_tree(result),
         *_nodes(result),
-        *_formulas(result),
     ]
     for name, body in result["macs"]["bodies"].items():
         work = _products(body["by_operator"]) or "none"
         flops = _total(result["flops"]["bodies"][name])
         parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
     unknown, open_ = _unknown(result), result["open"]
-    if unknown and open_ and not result["sizes"]:
-        parts.append(line(f"not known, since sizes are open: {len(unknown)}; give {' '.join(open_)}"))
+    if unknown and _is_open(result):
+        parts.append(line(f"the table of nodes has their work where sizes are bound: give {' '.join(open_)}"))
         unknown = []
     for title, remarks in (("not known", unknown), ("contradictions", result["conflicts"])):
         if remarks:
             shown = table_of(f"{title}: {len(remarks)}", {"name": "name", "reason": "reason"}, remarks[:_ROWS])
             parts += [shown, *rest_of(len(remarks) - _ROWS)]
     return [*parts, *_training(result)]
+
+
+def _is_open(result: ResultJson) -> bool:
+    """Return whether figures are formulas, since sizes of inputs are open."""
+    return "formulas" in result and not result["sizes"]
 
 
 def _formulas(result: ResultJson) -> list[Table | Text]:
@@ -95,15 +104,19 @@ def for_trace(result: ResultJson) -> list[Table | Text]:
     return [table_of(f"{counted(len(activations), 'activation')}{inputs}", _TRACED, activations)]
 
 
+_WORK: dict[str, Shown] = {
+    **{"MACs": "macs", "FLOPs": "flops"},
+    **{"bytes read": "bytes_read", "weight bytes read": "weight_bytes_read", "bytes written": "bytes_written"},
+    "MACs/byte": lambda node: None if node["intensity"] is None else f"{node['intensity']:.3g}",
+}
+"""The columns of nodes that depend on their sizes."""
 _NODES: dict[str, Shown] = {
     "node": lambda node: f"{node['body']}/{node['node']}" if node["body"] else node["node"],
     "module": "module",
     "operator": "op",
     "output": lambda node: _shape(node["outputs"][0]["shape"] if node["outputs"] else None),
     "type": lambda node: node["outputs"][0]["dtype"] if node["outputs"] else None,
-    **{"MACs": "macs", "FLOPs": "flops"},
-    **{"bytes read": "bytes_read", "weight bytes read": "weight_bytes_read", "bytes written": "bytes_written"},
-    "MACs/byte": lambda node: None if node["intensity"] is None else f"{node['intensity']:.3g}",
+    **_WORK,
 }
 
 
@@ -122,6 +135,8 @@ def _nodes(result: ResultJson) -> list[Table | Text]:
     nodes, columns = result["nodes"], dict(_NODES)
     if all(_is_named(node) for node in nodes):
         del columns["module"]
+    if _is_open(result):
+        columns = {title: shown for title, shown in columns.items() if title not in _WORK}
     return [table_of("nodes", columns, nodes)]
 
 
@@ -148,7 +163,7 @@ def _is_named(node: ResultJson) -> bool:
 
 
 def _model(result: ResultJson) -> list[tuple[str, object]]:
-    macs, traffic, parameters = result["macs"], result["traffic"], result["parameters"]
+    parameters = result["parameters"]
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
     return [
         ("IR version", result["ir_version"]),
@@ -162,6 +177,13 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("trainable parameters", f"{parameters['trainable']:,}"),
         ("parameter bytes", f"{parameters['bytes']:,}"),
         ("bytes of other constants", f"{parameters['other_constant_bytes']:,}"),
+    ]
+
+
+def _sums(result: ResultJson) -> list[tuple[str, object]]:
+    """Return the rows of the work and the bytes of all nodes."""
+    macs, traffic = result["macs"], result["traffic"]
+    return [
         ("MACs", _total(macs)),
         ("MACs by operator", _products(macs["by_operator"])),
         *_by_operand_types(macs),
@@ -173,7 +195,6 @@ def _model(result: ResultJson) -> list[tuple[str, object]]:
         ("activations moved by all nodes", _known_bytes(traffic, "sum")),
         ("activations", _known_bytes(traffic, "activations")),
         ("activations with inputs", _known_bytes(traffic, "activations_with_inputs")),
-        *_workspaces(result["workspaces"]),
     ]
 
 
@@ -302,12 +323,27 @@ def _by_operand_types(macs: ResultJson) -> list[tuple[str, str]]:
 
 
 def _by_operator(result: ResultJson, key: str) -> dict[str, int | str]:
+    """Return the work of all nodes of each operator: a number, or a formula of open sizes."""
+    if _is_open(result):
+        return _formulas_by_operator(result, key)
     work: Counter[str] = Counter({use["op"]: 0 for use in result["operators"]})
     for node in result["nodes"]:
         # What a body does is in the node that has it.
         work[node["op"]] += 0 if node["body"] else node[key] or 0
     unknown = {node["op"] for node in result["nodes"] if node[key] is None}
     return {op: count if op not in unknown else f"{count:,} + ?" if count else "?" for op, count in work.items()}
+
+
+def _formulas_by_operator(result: ResultJson, key: str) -> dict[str, int | str]:
+    formulas = result["formulas"][key]
+    known = {op: _short_formula(in_words(formula)) for op, formula in formulas["by_operator"].items()}
+    unknown = {node["op"] for node in result["nodes"] if node["node"] in formulas["unknown"]}
+    known |= {op: f"{known[op]} + ?" if op in known else "?" for op in unknown}
+    return {use["op"]: known.get(use["op"], 0) for use in result["operators"]}
+
+
+def _short_formula(text: str) -> str:
+    return text if len(text) <= _LONGEST_FORMULA else "formula in --json"
 
 
 def _attribute(attribute: ResultJson) -> str:

@@ -593,7 +593,7 @@ def _extra(before: ResultJson, cost: ResultJson) -> str:
     return f"{cost['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
 
 
-COLUMNS = ("arena", "of before", "MACs", "extra", "nodes", "bytes copied", "arena is")
+COLUMNS = ("arena", "of before", "MACs", "extra", "nodes", "bytes copied", "how found")
 
 
 def curve_rows(result: ResultJson) -> list[tuple[str | int, ...]]:

@@ -5,16 +5,20 @@ onnx's own inference carries numbers and names. It says nothing of a sum or a qu
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extreme, product_of
-from onnxtile.operators.node_view import NotApplicable
+from onnxtile.model.topology import node_id
+from onnxtile.operators.node_view import STANDARD, NotApplicable
 from onnxtile.operators.reads import SlidingAxis, broadcast, kernel_axes, same_place
-from onnxtile.operators.table import movement_of, operator_of
+from onnxtile.operators.table import factors_of, movement_of, operator_of
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import UsageError
 
 SizeFormulas: TypeAlias = tuple[SizeFormula, ...]
 """The sizes of a tensor, or the elements of a short list of sizes."""
@@ -294,7 +298,7 @@ def _multiplied(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
 def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     """A convolution or a pooling: as many results as windows have room."""
     sizes, weight = operands.shape(0), _weight(operands)
-    if sizes is None or len(sizes) < 2 or (weight is None and operands.node.op_type in _WEIGHTS):
+    if sizes is None or len(sizes) < 2 or (weight is None and factors_of(operands.node) is not None):
         return None
     slides: Sequence[SlidingAxis | None] = _slides(operands) or [None] * (len(sizes) - 2)
     if len(slides) != len(sizes) - 2:
@@ -304,13 +308,9 @@ def _windows(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:
     return [[sizes[0], sizes[1] if weight is None else weight[0], *axes]] * len(operands.node.outputs)
 
 
-_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
-"""The place of the weight."""
-
-
 def _weight(operands: SizeOperands) -> SizeFormulas | None:
-    index = _WEIGHTS.get(operands.node.op_type)
-    return None if index is None else operands.shape(index)
+    factors = factors_of(operands.node)
+    return None if factors is None else operands.shape(factors[1])
 
 
 def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds_up: bool) -> SizeFormula:
@@ -325,6 +325,49 @@ def _count(operands: SizeOperands, slide: SlidingAxis, size: SizeFormula, rounds
     return extreme(
         "min", [(room + (stride - 1)) // stride + 1, (size + (before + stride - 1)) // stride], operands.ranges
     )
+
+
+def require_windows(model: ir.Model, sizes_of: Callable[[ir.Value], SizeFormulas | None], ranges: SizeRanges) -> None:
+    """Raise UsageError that names the first node of `model` whose window has no room at a corner of `ranges`.
+
+    At such a size no convolution runs. Of a pooling ONNX has no result, and onnxruntime, which rounds towards 0, may have one.
+    `sizes_of` returns the sizes of values as formulas, None where they are not known.
+    """
+    refused: list[tuple[ir.Node, int, Mapping[str, int]]] = []
+    least: dict[str, int] = {}
+    for node in model.graph.all_nodes():
+        is_sliding = _RULES.get(node.op_type) is _windows and node.domain in STANDARD
+        counts = (sizes_of(node.outputs[0]) or ())[2:] if is_sliding else ()
+        for axis, count in enumerate(counts, 2):
+            corner = _fewest(count, ranges)
+            if corner is None or count.at(corner) > 0:
+                continue
+            refused.append((node, axis, corner))
+            if len(corner) == 1:
+                (name,) = corner
+                least[name] = max(least.get(name, 0), _least(count, name))
+    if refused:
+        node, axis, corner = refused[0]
+        at = f" at {', '.join(f'{name}={size}' for name, size in corner.items())}" if corner else ""
+        begins = ", ".join(f"of {name!r} with {size}" for name, size in least.items())
+        raise UsageError(
+            f"the node {node_id(node)!r} ({node.op_type}) has no result{at}: its window is longer than axis {axis} of its operand",
+            hint=f"begin the range {begins}" if begins else "make the sizes larger",
+        )
+
+
+def _least(count: SizeFormula, name: str) -> int:
+    """Return the least size of the dimension `name` at which a `count` that grows with it is above 0."""
+    return bisect_left(range(_FAR), 1, key=lambda size: count.at({name: size}))
+
+
+def _fewest(count: SizeFormula, ranges: SizeRanges) -> Mapping[str, int] | None:
+    """Return the corner of `ranges` at which `count` is smallest; None where it depends on other symbols."""
+    names = count.symbols
+    if not ranges.keys() >= set(names):
+        return None
+    corners = (dict(zip(names, ends, strict=True)) for ends in product(*(ranges[name] for name in names)))
+    return min(corners, key=count.at)
 
 
 def _spread(operands: SizeOperands) -> Sequence[OpenFormulas | None] | None:

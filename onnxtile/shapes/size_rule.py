@@ -32,7 +32,10 @@ _HINT = "whole numbers, + - * //, max(), min(), inside, and inputs[0].bytes, .si
 
 @dataclass(frozen=True)
 class SizeRule:
-    """A rule, as it is written. Raises UsageError where it cannot be read."""
+    """A rule, as it is written. Raises UsageError where it cannot be read.
+
+    `text` is the rule.
+    """
 
     text: str
 

@@ -108,6 +108,13 @@ class OnnxtileError(Exception):
         shown = {name: wording(name, value) for name, value in self.given.items()}
         return _filled(self._message, shown), None if self._hint is None else _filled(self._hint, shown)
 
+    def drop_hint(self, words: str) -> None:
+        """Leave out the parts of the hint, which "; " joins, that have `words` in them."""
+        kept = "; ".join(part for part in (self._hint or "").split("; ") if words not in part) or None
+        if kept != self._hint:
+            self._hint = kept
+            self.hint = self.worded(in_python)[1]
+
     def say(self, message: str, hint: str | None) -> None:
         """Let the error have another message and hint."""
         self._message, self._hint, self.hint, self.given = message, hint, hint, {}

@@ -355,6 +355,9 @@ def require_writable(path: Path, *, source: Path | None = None, force: bool = Fa
         raise UsageError(f"{path} would be overwritten", hint="name another file with -o, or say --force")
     if source is not None and path.is_file() and any(is_file_of(path, file) for file in named_weights(source)):
         raise UsageError(f"{path} is a weights file of {source}", hint="name another file")
+    if path.is_file() or not path.exists():
+        with refusals(path), temporary_file(path.parent):
+            pass  # only the system knows who may write there
 
 
 def write_whole(path: Path, data: bytes) -> None:

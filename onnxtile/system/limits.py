@@ -85,7 +85,7 @@ def too_much_memory() -> OverLimit:
     """Return the error of work that asked for more memory than it may have."""
     return OverLimit(
         "this takes more memory than there is, or than --runs allows",
-        hint="smaller --dim or --shape, or --no-verify, take less",
+        hint="smaller --dim or --shape take less; so does --no-verify",
     )
 
 

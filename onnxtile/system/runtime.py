@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError, NoKernel
+from onnxtile.system.errors import ModelError, NoKernel, OnnxtileError
 from onnxtile.system.limits import Watch, seconds_of_a_run, too_much_memory
 from onnxtile.system.process import is_silenced
 
@@ -294,7 +294,7 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, OnnxtileError):
             return
         reason = " ".join(str(error).split())
         if _NO_MEMORY.search(reason):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,10 @@ _Model = TypeVar("_Model", bound="pydantic.BaseModel")
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A file, its text, and what that says. Bad content raises errors of `kind`."""
+    """A file, its text, and what that says. Bad content raises errors of `kind`.
+
+    `path` is that of the file, `text` its text, `content` its tables.
+    """
 
     path: Path
     text: str = field(repr=False)
@@ -46,7 +49,7 @@ class TomlFile:
             name = ".".join(str(part) for part in location)
             hint = None
             if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-                message, hint = f"unknown key {name!r}", _nearest(str(location[-1]), schema, len(location) == 1)
+                message, hint = f"unknown key {name!r}", _nearest(location, schema)
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"
             else:
@@ -127,11 +130,36 @@ def _depth(content: Any, location: Location) -> int:
     return len(location)
 
 
-def _nearest(name: str, schema: type[pydantic.BaseModel], at_top: bool) -> str:
-    """Return the field that was meant, of `schema` or of the schemas in it; else all that there are, `at_top` those of `schema` alone."""
-    definitions = schema.model_json_schema().get("$defs", {}).values()
-    known = {*schema.model_fields, *(name for one in definitions for name in one.get("properties", {}))}
-    near = difflib.get_close_matches(name, sorted(known), n=1)
+def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
+    """Return the key that was meant by the last part of `location`, of all that `schema` has; else those that its table takes."""
+    whole = schema.model_json_schema()
+    tables = [whole, *whole.get("$defs", {}).values()]
+    near = difflib.get_close_matches(str(location[-1]), sorted(set().union(*map(_keys, tables))), n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(sorted(schema.model_fields if at_top else known))}"
+    inside = list(_referred(whole, whole))
+    for part in location[:-1]:  # a part that is no key is a position, or a type that pydantic tried
+        inside = [
+            one for table in inside for value in _values(table, part) for one in _referred(value, whole)
+        ] or inside
+    return f"there is {', '.join(sorted(set().union(*map(_keys, inside))))}"
+
+
+def _keys(table: Mapping[str, Any]) -> set[str]:
+    return {*table.get("properties", {})}
+
+
+def _values(table: Mapping[str, Any], key: str | int) -> list[Any]:
+    """Return the JSON schemas of what stands at `key` in a table, or in a table of which any key is allowed."""
+    value = table.get("properties", {}).get(key, table.get("additionalProperties"))
+    return [value] if isinstance(value, dict) else []
+
+
+def _referred(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the tables that a JSON schema allows: itself, those of its union, that of its array, and what it refers to in `whole`."""
+    yield schema
+    parts = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
+    parts += [schema["items"]] if isinstance(schema.get("items"), dict) else []
+    parts += [whole["$defs"][schema["$ref"].rpartition("/")[2]]] if "$ref" in schema else []
+    for part in parts:
+        yield from _referred(part, whole)

@@ -94,7 +94,10 @@ Axes = tuple[int | None, int | None]
 
 @dataclass(frozen=True)
 class ReadTensor:
-    """A tensor that a node reads: a scale, a zero point, or one of the tensors below."""
+    """A tensor that a node reads: a scale, a zero point, or one of the tensors below.
+
+    `value` is the tensor, `dims` its sizes, `dtype` its element type; `constant` says whether its elements are known.
+    """
 
     value: ir.Value
     dims: TensorDims
@@ -109,19 +112,24 @@ class ReadTensor:
 
 @dataclass(frozen=True)
 class Bias(ReadTensor):
-    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to the result."""
+    """A tensor that is added to the whole result, `beta` times; its dimensions broadcast to the result.
+
+    `value`, `dims`, `dtype` and `constant` are as in ReadTensor.
+    """
 
     beta: float = 1.0
 
 
 @dataclass(frozen=True)
 class PackedFactor:
-    """The bytes of MatMulNBits' B, of `dims` (N, blocks of K, bytes of a block): elements of `bits` bits, and a scale for each block."""
+    """The bytes of MatMulNBits' B, of `dims` (N, blocks of K, bytes of a block): elements of `bits` bits, and a scale for each block.
+
+    `block` counts the elements of a block, which lie along K. `scales` has a number for each block, `zeros` a zero point or None.
+    """
 
     dims: tuple[int, int, int]
     bits: int
     block: int
-    """The elements of a block, which lie along K."""
     scales: ReadTensor
     zeros: ReadTensor | None
 
@@ -156,18 +164,19 @@ class PackedFactor:
 class TensorOperand(ReadTensor):
     """An operand: a matrix, a vector, or a batch of matrices along the axes before the last two.
 
-    `dims` and `axes` are those that the contraction reads, so after a transposition where there is one. The rows of `left` lie along M,
-    its columns along K; the rows of `right` lie along K, its columns along N. One without axes is a single number.
+    `dims` and `axes` are those that the contraction reads, so after a transposition where there is one. The rows of `left` lie along M, its
+    columns along K; the rows of `right` lie along K, its columns along N. One without axes is a single number. `value`, `dtype` and
+    `constant` are as in ReadTensor. `transposed` says that the contraction reads the matrices turned over. `zero` is the zero point that is
+    taken off each element: a single one without axes, or one for each column. `dequantize` is the DequantizeLinear that makes a constant
+    operand from initializers, so that its blocks can stay quantized. `packed` says how the value holds fewer bits than a byte, or a scale
+    for each block.
     """
 
     axes: Axes = (None, None)
     transposed: bool = False
     zero: TensorOperand | None = None
-    """The zero point that is taken off each element: a single one without axes, or one for each column."""
     dequantize: ir.Node | None = field(default=None, compare=False, repr=False)
-    """The DequantizeLinear that makes a constant operand from initializers, so that its blocks can stay quantized."""
     packed: PackedFactor | None = None
-    """How the value holds the operand, where it has fewer bits than a byte, or a scale for each of its blocks."""
 
     @property
     def is_single(self) -> bool:
@@ -210,7 +219,8 @@ class TensorOperand(ReadTensor):
 class Requantize:
     """The steps from an int32 sum to the result: times alpha · a_scale · b_scale / y_scale, plus a zero point, in `dtype`.
 
-    Without y_scale and y_zero the result is a float.
+    Without y_scale and y_zero the result is a float. `a_scale`, `b_scale` and `y_scale` are scales, `y_zero` is the zero point, `alpha` a
+    factor.
     """
 
     a_scale: ReadTensor
@@ -236,17 +246,25 @@ class Contraction:
     """`groups` contractions side by side: alpha · left · right + bias, in `dtype`.
 
     `sliding` are the axes of the output that make up M, and `row_axes` where they lie in the result. `channels` is K over the elements of
-    the kernel, `filters` is N; both count one group. `batches` are the dimensions of the batch of left, right and result.
+    the kernel, `filters` is N; both count one group. `batches` are the dimensions of the batch of left, right and result. `left` and
+    `right` are the operands, `dims` the dimensions of the result. `row_axes` has for each of `sliding` its axis in the result; None where
+    the left operand is a vector, and the result has no rows. `column_axis` is the axis of N in the result; None where the right operand is
+    a vector. With `windows` a tile reads windows of `left`, which lie along the same axes as the rows of the result and may overlap. With
+    `groups_in_k` the groups of `right` lie along its K, as in ConvTranspose, else along its N. `letters` are the names of the operands in
+    the names of their blocks. `alpha` is a factor. `bias` is added by one Add to the whole result, or to each finished block where that is
+    requantized. `tile_bias` is the third input of the first tile of each sum: one element for each column. `tile` is the operator of each
+    tile, in `tile_domain`. `units` are the elements along K and N that have one scale, so that nothing cuts them apart. `requantize` has
+    the steps from an int32 sum to the result. `sums` is the element type in which partial sums are added; None where it is `dtype`.
+    `island` are the nodes that the tiles replace, in order, where more than one makes the result. `read` are tensors that the original
+    nodes read, and the tiles do not. `attributes` are those of each tile, without the number of groups and the padding; `padding` has the
+    padding of the whole node. `free` returns the bytes of the arena that no tensor takes while the node runs; 0 where they are not known.
     """
 
     left: TensorOperand
     right: TensorOperand
     dims: TensorDims
-    """The dimensions of the result."""
     row_axes: tuple[int | None, ...]
-    """For each of `sliding` its axis in the result; None where the left operand is a vector, and the result has no rows."""
     column_axis: int | None
-    """The axis of N in the result; None where the right operand is a vector."""
     dtype: ir.DataType
     sliding: tuple[SlidingAxis, ...]
     channels: AxisSize
@@ -254,34 +272,21 @@ class Contraction:
     batches: tuple[TensorDims, TensorDims, TensorDims]
     groups: int = 1
     windows: bool = False
-    """Whether a tile reads windows of `left`, which lie along the same axes as the rows of the result, and may overlap."""
     groups_in_k: bool = False
-    """Whether the groups of `right` lie along its K, as in ConvTranspose; along its N otherwise."""
     letters: tuple[str, str] = ("a", "b")
-    """The names of the operands in the names of their blocks."""
     alpha: float = 1.0
     bias: Bias | None = None
-    """The bias that one Add adds to the whole result; to each finished block where that is requantized."""
     tile_bias: TensorOperand | None = None
-    """The bias that the first tile of each sum takes as its third input: one element for each column."""
     tile: str = "MatMul"
-    """The operator that each tile is."""
     tile_domain: str = ""
     units: tuple[int, int] = (1, 1)
-    """The elements along K and N that cannot be cut apart, since they have one scale."""
     requantize: Requantize | None = None
     sums: ir.DataType | None = None
-    """The element type in which partial sums are added; None where it is `dtype`."""
     island: tuple[ir.Node, ...] = field(default=(), compare=False, repr=False)
-    """The nodes that the tiles replace, in order, where more than one makes the result: DequantizeLinears, a product, QuantizeLinear."""
     read: tuple[ReadTensor, ...] = ()
-    """ReadTensors that the original nodes read, and the tiles do not."""
     attributes: tuple[ir.Attr, ...] = field(default=(), compare=False)
-    """The attributes of each tile, save the number of groups, and how it is padded."""
     padding: tuple[ir.Attr, ...] = field(default=(), compare=False)
-    """The attributes that say how the whole node is padded."""
     free: Callable[[], int] = field(default=int, compare=False, repr=False)
-    """Returns the bytes of the arena that no tensor takes while the node runs, before it is tiled; 0 where they are not known."""
 
     @property
     def result_dtype(self) -> ir.DataType:

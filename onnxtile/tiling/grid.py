@@ -136,10 +136,11 @@ class Axis:
 class TileGrid:
     """The cuts of a contraction; each combination of stretches is one tile.
 
-    `sliding` are the cuts of the axes that make up M: the rows of a product, the rows and columns of a convolution's output. `k`
-    and `n` are the cuts of the channels and filters of one group; where either is cut, a tile has one group. `order` names the
-    loops inside each set of groups, outermost first; m counts the stretches of `sliding`, row by row. With two levels, `order` names the
-    loops inside each outer tile, and `outer_order` those over all outer tiles; there is a single group and one sliding axis then.
+    `sliding` are the cuts of the axes that make up M: the rows of a product, the rows and columns of a convolution's output. `k` and `n`
+    are the cuts of the channels and filters of one group; where either is cut, a tile has one group. `order` names the loops inside each
+    set of groups, outermost first; m counts the stretches of `sliding`, row by row. With two levels, `order` names the loops inside each
+    outer tile, and `outer_order` those over all outer tiles; there is a single group and one sliding axis then. `groups` are the cuts of
+    the groups.
     """
 
     groups: Axis

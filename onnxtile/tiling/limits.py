@@ -29,7 +29,10 @@ MOST_MEMORY = 2**50
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """Further bounds on one tile of a convolution: output rows and columns, and input and output channels of all its groups."""
+    """Further bounds on one tile of a convolution: output rows and columns, and input and output channels of all its groups.
+
+    `rows`, `columns`, `channels` and `filters` are in elements; None means no bound.
+    """
 
     rows: int | None = None
     columns: int | None = None

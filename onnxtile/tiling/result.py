@@ -36,7 +36,8 @@ _ROWS = 8
 class TileChoice:
     """One way to cut a contraction, and its cost: the size of a tile along each axis, and the loops from the outermost.
 
-    The axes are groups, each sliding axis, channels and filters.
+    The axes are groups, each sliding axis, channels and filters. `tile` has these sizes in elements, `order` the loops as in TileGrid,
+    `nodes` the number of nodes. `bytes_moved` are those that all tiles read and write, `held` those that a full tile holds at once.
     """
 
     tile: tuple[int, ...]
@@ -44,7 +45,6 @@ class TileChoice:
     nodes: int
     bytes_moved: int
     held: int
-    """The bytes that a full tile holds at once."""
 
     def to_dict(self, axes: slice = slice(None)) -> dict[str, Any]:
         """Return the fields, ready for JSON; of the tile only the sizes of `axes`."""
@@ -55,10 +55,10 @@ class TileChoice:
 class TileLevel:
     """What one of two levels does: the tiles that a memory, or an array, holds one after another.
 
-    `tile` is a full tile along M, K and N, which holds `held` bytes; `order` names the loops. `bytes_moved` move between this level and
-    the one around it, and at least `lower_bound` in any schedule that holds so many bytes at once. `limited_by` says for M, K and N
-    what cuts the axis: "max", its bound; "memory", since the whole axis does not fit; "choice", since fewer nodes or bytes follow from
-    the cut. It is None where the axis is whole.
+    `tile` is a full tile along M, K and N, which holds `held` bytes; `order` names the loops. `bytes_moved` move between this level and the
+    one around it, and at least `lower_bound` in any schedule that holds so many bytes at once. `limited_by` says for M, K and N what cuts
+    the axis: "max", its bound; "memory", since the whole axis does not fit; "choice", since fewer nodes or bytes follow from the cut. It is
+    None where the axis is whole. `level` names the memory, or the array.
     """
 
     level: str
@@ -81,14 +81,16 @@ class TileLevel:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choice for one contraction, beside others that have fewer nodes or move fewer bytes."""
+    """The choice for one contraction, beside others that have fewer nodes or move fewer bytes.
+
+    `choice` is what was taken, `trade` are the others. No schedule moves fewer bytes than `lower_bound`; it is None where no memory is
+    given. `levels` has with two levels the outer tile, which is the choice, and the tile inside it.
+    """
 
     choice: TileChoice
     lower_bound: float | None
-    """In bytes; None where no memory is given."""
     trade: tuple[TileChoice, ...]
     levels: tuple[TileLevel, ...] = ()
-    """With two levels, the outer tile, which is the choice, and the tile inside it."""
 
     @property
     def ratio(self) -> float | None:
@@ -193,7 +195,13 @@ def trade(choices: Sequence[TileChoice], taken: int) -> tuple[TileChoice, ...]:
 
 @dataclass(frozen=True)
 class TiledNode:
-    """A node that became a grid of tiles, with the original nodes and the new nodes, so that both can be run."""
+    """A node that became a grid of tiles, with the original nodes and the new nodes, so that both can be run.
+
+    `node` is its name, `op` the operator, `contraction` what it computes, and `grid` how that is cut. `originals` are the nodes before,
+    `emitted` those after. `accumulate` says how partial sums are added. `chosen` says how the tile was chosen; None where the limits leave
+    no choice. `nodes` counts the nodes that replace it. Where they are made only when they are written, `emitted` is empty. `module` is the
+    module around it, as far as the exporter wrote it: "blocks.0.attn".
+    """
 
     node: str
     op: str
@@ -203,11 +211,8 @@ class TiledNode:
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
     accumulate: Accumulation = Accumulation.SUM
     chosen: Chosen | None = None
-    """How the tile was chosen; None where the limits leave no choice."""
     nodes: int = 0
-    """The number of nodes that replace it. Where they are made only when they are written, `emitted` is empty."""
     module: str = ""
-    """The module around it, as far as the exporter wrote it: "blocks.0.attn"."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
@@ -236,7 +241,8 @@ class TiledNode:
 class TiledExperts(JsonFields):
     """A mixture of experts that became a sum of `tiles` nodes, each over `step` elements of the `inner` axis of its experts.
 
-    `width` is the size of its rows, which stay whole; `nodes` is the number of nodes that replace it.
+    `width` is the size of its rows, which stay whole; `nodes` is the number of nodes that replace it. `node` is its name, `op` the
+    operator, `experts` their number.
     """
 
     node: str
@@ -254,6 +260,7 @@ class SkippedNode:
     """A node of a tileable operator that was left as it was, and why: a sentence, and its code.
 
     `sizes` are M, K and N in elements where the node could be stated as a contraction. `bind` has the options that give a missing size.
+    `node` is its name, `reason` the sentence, `code` the code.
     """
 
     node: str
@@ -293,14 +300,17 @@ class LateTiles(Protocol):
 
 @dataclass(frozen=True)
 class TileResult(JsonFields):
-    """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason."""
+    """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason.
+
+    `tiled` and `skipped` are these nodes, `experts` the mixtures of experts that were cut. `late` has those that are still in the graph,
+    each with its tiles, in the order of the model.
+    """
 
     JSON = "tiled skipped experts?"
 
     tiled: tuple[TiledNode, ...]
     skipped: tuple[SkippedNode, ...]
     late: Mapping[ir.Node, LateTiles] = field(default_factory=dict, repr=False, compare=False)
-    """The nodes that are still in the graph, and their tiles, in the order of the model."""
     experts: tuple[TiledExperts, ...] = ()
 
     @property

@@ -416,8 +416,9 @@ _SiteOutcome: TypeAlias = tuple[float, float, float]
 class TileVerdict(JsonFields):
     """How far the tiles and the original node were from a float64 contraction, at worst over all `runs`, sets of random inputs.
 
-    Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of
-    the sum of their squares. `also` names further nodes that are equal but for their weights and were not run.
+    Errors are relative to the size of each element of the result: its absolute value, or where its terms cancel the root of the sum of
+    their squares. `also` names further nodes that are equal but for their weights and were not run. `node` is its name. `error` is that of
+    the tiles, `original_error` that of the node, `tolerance` what is allowed, `passed` whether the error is within.
     """
 
     node: str

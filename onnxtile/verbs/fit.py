@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
     from onnxtile.fitting.speeds import TargetSpeeds
     from onnxtile.planning.offsets.effort import SearchBudget
+    from onnxtile.report.format import Emission, PlanExport
     from onnxtile.tiling.limits import Limits
 
 
@@ -373,10 +374,16 @@ def _prepare(_options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     drawn = _curve_files(path for path in paths if is_curve(path.name))
 
     def rendered(content: Content) -> Mapping[Path, bytes]:
-        files = replace(emission, before=content["before"], own_scales=True).content(content["after"]) if plans else {}
+        files = {} if not plans else _plan_files(emission, content["before"], content["after"])
         return {**files, **{path: write(content["curve"], path) for path, write in drawn.items()}}
 
     return rendered
+
+
+def _plan_files(emission: Emission, before: PlanExport, after: PlanExport) -> Mapping[Path, bytes]:
+    """Return the files of the plan `after`. A model that does not fit has a plan, and no program in C."""
+    files = {path: form for path, form in emission.files.items() if form.suffix != ".c" or after.firmware is not None}
+    return replace(emission, files=files, before=before, own_scales=True).content(after)
 
 
 def emit_endings() -> list[str]:

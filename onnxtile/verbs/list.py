@@ -15,7 +15,10 @@ from onnxtile.system.errors import invalid
 
 @dataclass(frozen=True)
 class OptionName(JsonFields):
-    """One name that an option takes, and a sentence about it."""
+    """One name that an option takes, and a sentence about it.
+
+    `name` is what the option takes, `summary` the sentence.
+    """
 
     name: str
     summary: str

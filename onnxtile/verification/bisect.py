@@ -164,7 +164,10 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class PairError:
-    """How far one value of the second model is from the one of the first that it was paired with, which is called `original` there."""
+    """How far one value of the second model is from the one of the first that it was paired with, which is called `original` there.
+
+    `error` has the difference, and the value's name.
+    """
 
     error: OutputError
     original: str
@@ -181,7 +184,8 @@ class Bisection:
     """The first value, in the order of the second model, that both models make and that differs; `agreeing` come before it.
 
     `node` makes it in the second model, `original` in the first; `rewrite` says what became of the original there. Where no value between
-    inputs and outputs could be paired, all of these are None, since any node may be the first. `layers` are all pairs.
+    inputs and outputs could be paired, all of these are None, since any node may be the first. `layers` are all pairs. `error` is the
+    difference; `op` and `original_op` are the operators of these two nodes.
     """
 
     error: OutputError

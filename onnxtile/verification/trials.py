@@ -228,7 +228,7 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
     assert failure is not None
     open_ = open_inputs(model)
     hint = f"give sizes with which it runs, for example {example(open_)}" if open_ else None
-    raise ModelError(str(failure), hint=failure.hint or hint)
+    raise ModelError(failure.message, hint=failure.hint or hint)
 
 
 def run_edges(

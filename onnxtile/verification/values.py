@@ -29,7 +29,10 @@ _SAME_FORM = "the same element type, shape and number of tensors are required"
 
 @dataclass(frozen=True)
 class ElementError:
-    """An element that differs: its index (in a sequence, the tensor's number first), the expected and the computed value."""
+    """An element that differs: its index (in a sequence, the tensor's number first), the expected and the computed value.
+
+    `index` counts from 0; `expected` and `got` are texts.
+    """
 
     index: tuple[int, ...]
     expected: str
@@ -45,8 +48,9 @@ class OutputError:
     """The worst difference on one output over all runs: absolute, relative to the expected element, and where it was.
 
     `tolerance` is the relative one; 0 where equality is asked for (integers, booleans, strings). `floor` is what every element may be off
-    besides, and `why` says where both come from. `inputs` names the run ("zeros", "random 1"), where there were several. `reason` says
-    what no number does: another shape, or NaNs, which are equal where both models have them.
+    besides, and `why` says where both come from. `inputs` names the run ("zeros", "random 1"), where there were several. `reason` says what
+    no number does: another shape, or NaNs, which are equal where both models have them. `name` is that of the output. `max_abs` and
+    `max_rel` are the two differences, `equal` says whether they are allowed, `where` has the element.
     """
 
     name: str

@@ -485,7 +485,7 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("plan", "m.onnx", "--dim", "N=2", "--capacity", "lots"), ("lots", "KiB")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),
-        (("plan", "m.onnx", "--emit", "plan.html", "--no-names"), ("no --no-names any more", "a button of the page")),
+        (("plan", "m.onnx", "--emit", "plan.html", "--no-names"), ("has no --no-names", "a button of the page")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "p.svg", "--compare", "no.json"), ("no.json", "no such file")),
         (("verify", "m.onnx", "m.onnx", "--dim", "M=2"), ("'M'",)),
         (("verify", "m.onnx"), ("OTHER",)),
@@ -562,7 +562,7 @@ def test_an_unknown_option_is_answered_by_one_that_is_near(run: Run, arguments: 
 def test_an_option_of_before_names_the_new_one_once(run: Run) -> None:
     done = run("fit", "m.onnx", "--exact")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "error: there is no --exact any more (write --tolerance exact)\n"
+    assert done.err == "error: fit has no --exact (write --tolerance exact)\n"
 
 
 def test_a_real_process_ends_the_same(folder: Path) -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.build import parsed
 from tests.cli.conftest import Run, files
 
 # Typical mistakes get one line that says what to do, and leave every file as it was; so does Ctrl-C.
@@ -58,7 +59,7 @@ from tests.cli.conftest import Run, files
             ("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"),
             ("invalid --capacity a=2KiB", "'a' is given twice"),
         ),
-        (("plan", "m.onnx", "--range", "image=0:1"), ("no --range any more", "--inputs INPUT=LOW:HIGH")),
+        (("plan", "m.onnx", "--range", "image=0:1"), ("has no --range", "--inputs INPUT=LOW:HIGH")),
         (("plan", "m.onnx", "--inputs", "image=5:1"), ("--inputs 'image=5:1'", "is empty")),
         (("plan", "m.onnx", "--inputs", "image=many"), ("--inputs 'image=many'", "LOW:HIGH")),
         (("plan", "m.onnx", "--inputs", "a.npz", "--inputs", "b.npz"), ("two files of inputs",)),
@@ -70,8 +71,8 @@ from tests.cli.conftest import Run, files
         (("verify", "m.onnx", "m.onnx", "--runs", "9" * 20), ("--runs", "from 1 to 1,000,000")),
         (("tile", "m.onnx", "--max", "8", "--runs", "9" * 20), ("--runs", "from 1 to 1,000,000")),
         (("plan", "m.onnx", "--shape", f"image={'9' * 100}x1"), ("not a shape", "1x3x224x224")),
-        (("plan", "m.onnx", "--run-seconds", "9"), ("no --run-seconds any more", "write --runs 60s")),
-        (("plan", "m.onnx", "--run-memory", "1GiB"), ("no --run-memory any more", "write --runs 4GiB")),
+        (("plan", "m.onnx", "--run-seconds", "9"), ("has no --run-seconds", "write --runs 60s")),
+        (("plan", "m.onnx", "--run-memory", "1GiB"), ("has no --run-memory", "write --runs 4GiB")),
         (("plan", "m.onnx", "--runs", "0s"), ("invalid --runs '0s'", "above 0")),
         (
             ("plan", "m.onnx", "--runs", "lots"),
@@ -231,3 +232,20 @@ def test_weights_outside_of_the_folder_are_refused_in_one_line(run: Run, models:
     done = run("plan", "a.onnx", "--emit", "p.svg", "-o", "out/o.onnx")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "lies outside the model's folder" in done.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_where_nothing_can_be_written_is_found_before_the_work(run: Run) -> None:
+    """In /proc no user makes files, nor root."""
+    for option in ("-o", "--emit", "--json"):
+        done = run("plan", "m.onnx", option, "/proc/x.json")
+        assert (done.code, done.out) == (2, "")
+        assert done.err == "error: /proc/x.json cannot be written: No such file or directory\n"
+
+
+def test_no_hint_names_an_option_that_the_command_does_not_have(run: Run, tmp_path: Path) -> None:
+    model = parsed("g (float[4] x) => (float[4] y) { y = my.ops.Magic(x) }", my_ops=1)
+    onnx.save(model, tmp_path / "magic.onnx")
+    lacking = "error: onnxruntime's CPU has no kernel for my.ops.Magic"
+    assert run("verify", "magic.onnx", "magic.onnx").err == f"{lacking}\n"
+    assert run("inspect", "magic.onnx", "--trace", "y").err == f"{lacking}\n"

@@ -411,17 +411,23 @@ M7 = "-mcpu=cortex-m7 -mfpu=fpv5-d16 -mfloat-abi=hard", "mps2-an500"
 M4 = "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard", "mps2-an386"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "board"), [M7, M4])
-def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
+def emulated(options: str, board: str) -> ProgramTarget:
+    """Return the compiler and the emulator of a `board`; skip the test where they are not installed."""
     if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("the tools for Arm are not installed")
     folder = ROOT / "docs" / "firmware"
     command = f"arm-none-eabi-gcc {options} --specs=rdimon.specs -nostartfiles -T {folder}/{board}.ld {folder}/start.c"
-    runner = f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
+    return ProgramTarget(
+        command, f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "board"), [M7, M4])
+def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
     for model in (network(), ROOT / "models" / "transformer.onnx"):
         planned = onnxtile.plan(model, verify=False)
-        made = build(opened_of(planned), planned.plan, target=ProgramTarget(command, runner))
+        made = build(opened_of(planned), planned.plan, target=emulated(options, board))
         assert made.proof.equal and made.proof.runs == 3
         assert made.footprint is not None and made.footprint.code < 8192
 
@@ -457,8 +463,8 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--target-cc", "gcc"], "no --target-cc any more"),
-        (["--weights", "file"], "no --weights any more"),
+        (["--target-cc", "gcc"], "has no --target-cc"),
+        (["--weights", "file"], "has no --weights"),
         (["--emit", "net.c", "--target", 'runner = "qemu"'], "which is not given"),
         (["--emit", "net.c", "--target", 'weights = "both"'], "weights"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),
@@ -493,9 +499,9 @@ def test_a_pipeline_bounds_ram_and_flash(
     model = arguments(tmp_path)[2]
     command = ["onnxtile", "run", str(tmp_path / "p.toml"), model, "--json", str(tmp_path / "r.json")]
 
-    def judged(budgets: str, emit: str = '["c"]') -> int:
+    def judged(budgets: str, emit: str = '["c"]', step: str = '"plan"') -> int:
         (tmp_path / "p.toml").write_text(
-            f'[[steps]]\ndo = "plan"\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n'
+            f"[[steps]]\ndo = {step}\nemit = {emit}\nverify = false\n[budgets]\n{budgets}\n"
         )
         return ended(command, monkeypatch)
 
@@ -505,11 +511,31 @@ def test_a_pipeline_bounds_ram_and_flash(
     assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
     assert judged(f"max_ram = {ram}\nmax_flash = {flash}") == 0
     assert judged(f"max_ram = {ram - 1}") == 1 and judged(f"max_flash = {flash - 1}") == 1
+    fit = '"fit"\ncapacity = "64KiB"'
+    assert judged(f"max_ram = {ram}\nmax_flash = {flash}", step=fit) == 0
+    assert judged(f"max_flash = {flash - 1}", step=fit) == 1
     capsys.readouterr()
     assert judged("max_ram = 1", "[]") == 2
-    assert "the budget 'max_ram' needs a step plan that writes C" in capsys.readouterr().err
+    assert "the budget 'max_ram' needs a step fit or plan that writes C" in capsys.readouterr().err
     monkeypatch.setattr("onnxtile.firmware.build.compiler", lambda: None)
     assert judged('max_ram = "64KiB"') == 1  # nobody has counted it
+
+
+def test_fit_writes_no_program_of_what_does_not_fit_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = arguments(tmp_path)[2]
+    monkeypatch.chdir(tmp_path)
+    for steps in ("", 'emit = ["c", "json"]'):
+        (tmp_path / "p.toml").write_text(f'[[steps]]\ndo = "fit"\ncapacity = 64\n{steps}\n')
+        emit = ["--emit", "small.c", "--emit", "small.json"]
+        command = (
+            ["onnxtile", "run", "p.toml", model] if steps else ["onnxtile", "fit", model, "--capacity", "64", *emit]
+        )
+        assert ended(command, monkeypatch) == 1
+        printed = capsys.readouterr()
+        assert "nothing fits arena of 64 bytes" in printed.out + printed.err
+    assert not list(tmp_path.glob("*.c")) and (tmp_path / "small.json").exists()
 
 
 def test_the_compiler_of_a_package_is_taken_where_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:

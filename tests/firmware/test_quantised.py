@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 
 import onnxtile
-from onnxtile.firmware.build import ProgramTarget, build
+from onnxtile.firmware.build import build
 from onnxtile.firmware.kernels import kernels_in_c
 from onnxtile.report.plan_tables import for_firmware
 from onnxtile.system.errors import Mismatch
-from tests.conftest import ROOT
-from tests.firmware.test_program import M4, M7, built, needs_cc, network, opened_of
+from tests.firmware.test_program import M4, M7, built, emulated, needs_cc, network, opened_of
 
 
 @needs_cc
@@ -246,6 +244,22 @@ def test_products_convolutions_and_gathers_unpack_their_weights(
             "block_size = 32",
         ),
         ("(int64[3, 2] x) => (float16[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
+        (
+            "(float16[2, 8, 9, 7] x) => (float16 y) { y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, w, b) }",
+            *((48, 8, 3, 3), (48,), "axis = 0"),
+        ),
+        (
+            "(float16[1, 16, 9, 9] x) => (float16 y) { y = Conv <group = 4, dilations = [1, 2], strides = [1, 2]> (x, w) }",
+            *((48, 4, 2, 3), (48, 2, 2, 3), "axis = 1, block_size = 2"),
+        ),
+        (
+            '(float16[1, 4, 9] x) => (float16 y) { y = Conv <auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
+            *((6, 4, 4), (6,), "axis = 0"),
+        ),
+        (
+            "(float16[1, 2, 5, 7, 6] x) => (float16 y) { y = Conv <pads = [1, 1, 0, 1, 1, 0], strides = [2, 1, 1]>(x, w) }",
+            *((4, 2, 3, 3, 3), (4,), "axis = 0"),
+        ),
     ],
 )
 def test_scales_of_16_bits_unpack_weights_too(
@@ -340,13 +354,8 @@ def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pyte
 def test_a_quantised_program_is_compared_node_by_node_on_a_microcontroller(
     options: str, board: str, tmp_path: Path
 ) -> None:
-    if shutil.which("arm-none-eabi-gcc") is None or shutil.which("qemu-system-arm") is None:
-        pytest.skip("the tools for Arm are not installed")
-    folder = ROOT / "docs" / "firmware"
-    command = f"arm-none-eabi-gcc {options} --specs=rdimon.specs -nostartfiles -T {folder}/{board}.ld {folder}/start.c"
-    runner = f"qemu-system-arm -M {board} -display none -serial none -monitor none -semihosting -kernel"
     planned = onnxtile.plan(quantised(tmp_path), verify=False)
-    made = build(opened_of(planned), planned.plan, target=ProgramTarget(command, runner))
+    made = build(opened_of(planned), planned.plan, target=emulated(options, board))
     results = made.proof.results
     assert made.proof.equal and made.proof.runs == 3 and results is not None
     assert results.count == results.equal + results.one_step + results.within >= 10

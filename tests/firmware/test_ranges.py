@@ -23,11 +23,14 @@ from onnxtile.system.errors import UsageError
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
+from onnxtile.firmware.at_sizes import over_sizes
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
+from onnxtile.firmware.program import KernelCall
 from onnxtile.firmware.prove import compared, output_of, runs_of
 from onnxtile.firmware.size_points import SizePoints
+from onnxtile.firmware.steps import program_of
 from tests.firmware.test_decoder import HEADS, WORDS, decoder, expected
-from tests.firmware.test_program import needs_cc
+from tests.firmware.test_program import M7, emulated, needs_cc
 from tests.firmware.test_quantised import quantised
 
 HEAD = '<ir_version: 10, opset_import: ["": 23]> '
@@ -154,22 +157,36 @@ int main(void) {{
 """
 
 
+def require_scores(made: Firmware, count: int, target: ProgramTarget, folder: Path) -> None:
+    """Require of the decoder `made`, whose cache has room for `count` tokens, the scores of onnxruntime, again after a reset."""
+    tokens = np.random.default_rng(0).integers(0, WORDS, count)
+    for name, data in made.files("net").items():
+        (folder / f"net{name}").write_bytes(data)
+    (folder / "main.c").write_text(MAIN.format(tokens=", ".join(map(str, tokens)), count=count, words=WORDS))
+    tools = target.tools()
+    assert tools is not None
+    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=folder, check=True)
+    text = subprocess.run([*tools.runner, str(folder / "net")], capture_output=True, text=True, check=True).stdout
+    got = np.array(list(map(float, text.split()))).reshape(2, count, WORDS)
+    assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
+
+
 @needs_cc
 def test_a_cache_grows_from_empty_and_again_after_a_reset(tmp_path: Path) -> None:
-    tokens = np.random.default_rng(0).integers(0, WORDS, 8)
     made = built(decoder(grows=True), {"past": "0:7"}, state="found")
     assert made.proof.equal and made.proof.runs == 8 and made.source.workspace == 0
     assert made.source.interface.arenas[0][2] < 1.6 * 4 * HEADS * 8 * 8 * 4  # no second cache
-    for name, data in made.files("net").items():
-        (tmp_path / f"net{name}").write_bytes(data)
-    listed = ", ".join(map(str, tokens))
-    (tmp_path / "main.c").write_text(MAIN.format(tokens=listed, count=len(tokens), words=WORDS))
-    tools = ProgramTarget().tools()
-    assert tools is not None
-    subprocess.run([*tools.compiler, "main.c", "net.c", "-lm", "-o", "net"], cwd=tmp_path, check=True)
-    text = subprocess.run([str(tmp_path / "net")], capture_output=True, text=True, check=True).stdout
-    got = np.array(list(map(float, text.split()))).reshape(2, len(tokens), WORDS)
-    assert np.allclose(got, expected(tokens), rtol=1e-4, atol=1e-5)
+    require_scores(made, 8, ProgramTarget(), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_cache_grows_on_a_microcontroller(tmp_path: Path) -> None:
+    target = emulated(*M7)
+    planned = onnxtile.plan(decoder(grows=True), verify=False, dims={"past": "0:15"}, state="found")
+    made = build(planned.opened(), planned.plan, target=target)
+    assert made.proof.runs == 16 and max(output.max_abs for output in made.proof.outputs) < 1e-5
+    assert made.footprint is not None and made.footprint.ram is not None and made.footprint.ram < 20_000
+    require_scores(made, 16, target, tmp_path)
 
 
 CACHE = """g (float[1, 4, s, 8] q, float[1, 2, s, 8] k, float[1, 2, s, 8] v, float[1, 2, past, 8] past_k, float[1, 2, past, 8] past_v) =>
@@ -238,22 +255,92 @@ def test_a_size_out_of_its_range_runs_nothing(tmp_path: Path) -> None:
     subprocess.run([str(tmp_path / "net")], check=True)
 
 
-def test_the_command_writes_a_program_over_a_range_or_names_the_node(
+TURNS = {
+    "rows": (
+        """g (float[4] s, float[n, 4] x) => (float[4] t, float[n, 4] y) {
+        t, y = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] c) => (float[4] d, float[4] e) {
+            d = Add(a, c) e = Neg(d)
+        }> (s, x)
+    }""",
+        {"n": "1:6"},
+    ),
+    "rows of another axis from the last on": (
+        """g (float[b, 3] s, float[b, 3, n] x) => (float[b, 3] t, float[b, n, 3] y) {
+        t, y = Scan <num_scan_inputs = 1, scan_input_axes = [2], scan_output_axes = [1], scan_input_directions = [1],
+            body = b (float[b, 3] a, float[b, 3] c) => (float[b, 3] d, float[b, 3] e) { p = Add(a, c) d = Tanh(p) e = Neg(p) }> (s, x)
+    }""",
+        {"n": "1:9", "b": "1:3"},
+    ),
+    "as many turns as rows, each of which reads its number late": (
+        """g (float[n, 4] x) => (float[n, 4] y, float[n, 4] w) <int64 zero = {0}, int64 one = {1}, bool yes = {1}> {
+        shape = Shape(x) most = Gather(shape, zero)
+        y, w = Loop(most, yes, x) <body = b (int64 i, bool c, float[n, 4] a) => (bool d, float[n, 4] o, float[4] r) {
+            d = Identity(c) o = Tanh(a) row = Gather(a, i) j = Add(i, one) k = Add(j, j) f = Cast<to = 1>(k) r = Add(row, f)
+        }>
+    }""",
+        {"n": "1:8"},
+    ),
+    "values that change places, and one that nothing reads": (
+        """g (float[n, 4] x, float[n, 4] z) => (float[n, 4] y, float[n, 4] w, float[n, 4] v) <int64 most = {3}> {
+        y, w, v = Loop(most, , x, z, x) <body = b (int64 i, bool c, float[n, 4] a, float[n, 4] e, float[n, 4] u) =>
+            (bool d, float[n, 4] f, float[n, 4] o, float[n, 4] m) { d = Identity(c) f = Identity(e) o = Identity(a) m = Exp(z) }>
+    }""",
+        {"n": "1:8"},
+    ),
+    "turns in turns": (
+        """g (float[k] s, float[n, k] x) => (float[k] y, float[n, k] w) <int64 most = {2}> {
+        y, w = Scan <num_scan_inputs = 1, body = b (float[k] a, float[k] r) => (float[k] v, float[k] o) {
+            p = Add(a, r)
+            v = Loop(most, , p) <body = e (int64 i, bool c, float[k] e) => (bool d, float[k] h) {
+                d = Identity(c) z = Add(e, r) h = Tanh(z)
+            }>
+            o = Neg(p)
+        }> (s, x)
+    }""",
+        {"n": "1:6", "k": "2:5"},
+    ),
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("case", TURNS)
+def test_a_loop_or_scan_has_as_many_turns_as_the_sizes_say(case: str) -> None:
+    text, dims = TURNS[case]
+    for io in ("inside", "outside"):
+        made = built(model(text), dims, io=io)
+        assert made.proof.equal and made.proof.runs >= 6 and made.source.repeats
+
+
+def test_a_call_on_other_bytes_at_another_size_is_named() -> None:
+    planned = onnxtile.plan(
+        model("g (float[n] x) => (float[n] z) { y = Neg(x) z = Exp(y) }"), verify=False, dims={"n": 4}
+    )
+    program = program_of(planned.opened(), planned.plan)
+    first, call = program.calls
+    assert isinstance(call, KernelCall)
+    moved = {name: address.at(64) for name, address in call.addresses.items()}
+    other = replace(program, calls=(first, replace(call, addresses=moved)))
+    with pytest.raises(UsageError, match=r"the node that makes 'z' \(Exp\).* other addresses"):
+        over_sizes([program, other], SizePoints.of({"n": (1, 4)}, []), ())
+
+
+def test_the_command_writes_a_program_over_a_range_or_names_the_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     onnx.save(onnx.parser.parse_model(HEAD + "g (float[n] x) => (float[n] y) { y = Neg(x) }"), "neg.onnx")
-    body = "b (float[4] a, float[4] c) => (float[4] d, float[4] e) { d = Add(a, c) e = Neg(d) }"
-    scan = f"g (float[n, 4] x, float[4] s) => (float[4] t, float[n, 4] y) {{ t, y = Scan<num_scan_inputs = 1, body = {body}>(s, x) }}"
+    body = "b (float[2, 4] a, float[2, 4] c) => (float[2, 4] d, float[2, 4] e) { d = Add(a, c) e = Neg(d) }"
+    scan = f"""g (float[2, n, 4] x, float[2, 1, 4] k, float[2, 4] s) => (float[2, 4] t, float[m, 2, 4] y, float[2, m, 4] all) {{
+        all = Concat<axis = 1>(x, k) t, y = Scan<num_scan_inputs = 1, scan_input_axes = [1], body = {body}>(s, all) }}"""
     onnx.save(onnx.parser.parse_model(HEAD + scan), "scan.onnx")
     for name, code in (("neg", 0), ("scan", 2)):
-        options = ["--dim", "n=1:4", "--emit", f"{name}.c", "--dry-run"]
+        options = ["--dim", "n=1:4", "--state", "found", "--emit", f"{name}.c", "--dry-run"]
         monkeypatch.setattr(sys, "argv", ["onnxtile", "plan", f"{name}.onnx", *options])
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert (end.value.code or 0) == code
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and "'t' (Scan)" in line
+    assert line.startswith("error: ") and "'all'" in line
     assert {file.name for file in tmp_path.iterdir()} == {"neg.onnx", "scan.onnx", "neg.c", "neg.h"}
 
 

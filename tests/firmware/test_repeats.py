@@ -98,12 +98,12 @@ def test_a_program_without_turns_has_no_code_for_them() -> None:
 
 
 def test_bytes_of_turns_and_their_depth() -> None:
-    row = TableCall(0, (SpaceOffset(0, 0), SpaceOffset(1, 64)), (0, -16))
+    row = TableCall(0, (SpaceOffset(0, 0), SpaceOffset(1, 64)))
     inner = TableRepeat(None, SpaceOffset(0, 32), None, (row,))
     outer = TableRepeat(SpaceOffset(0, 48), SpaceOffset(0, 32), SpaceOffset(1, 0), (inner,))
     assert depth([row]) == 0 and depth([outer]) == 2
-    assert units_of([outer], 2) == [16, 16]
-    # 5, three places (an operand plus 1, or 0), the bytes that follow, the calls and 0; a call that advances: 7, the call, steps in zigzag.
-    turned = [7, 0, 0, (4 * 2 + 1) * 2 + 1, 1]
-    within = [5, 0, 2 * 2 + 1, 0, len(turned) + 1, *turned, 0]
-    assert list(stream_of([outer], [16, 16]).data) == [5, 7, 5, 2, len(within) + 1, *within, 0, 0]
+    assert units_of([outer], 2) == [16, 64]
+    # 5, three places (an operand plus 1, or 0), the bytes that follow, the calls and 0. The calls: twice the turns, how many, and each.
+    block = [2, 1, 0, 0, 1 * 2 + 1]
+    within = [5, 0, 2 * 2 + 1, 0, len(block) + 1, *block, 0]
+    assert list(stream_of([outer], [16, 64]).data) == [5, 7, 5, 2, len(within) + 1, *within, 0, 0]

@@ -23,7 +23,7 @@ from tests.fitting.test_quantised import quantised
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware.build import build
-from onnxtile.firmware.program import RowsCall
+from onnxtile.firmware.program import HelperCall
 from onnxtile.firmware.prove import Tools, compiler, output_of, runs_of
 from onnxtile.firmware.steps import program_of
 from onnxtile.firmware.write import written
@@ -47,9 +47,9 @@ def test_the_program_asks_for_each_row_once(source: onnx.ModelProto) -> None:
     made = build(opened, planned.plan)
     assert made.proof.equal
     assert made.proof.runs == 3
-    calls = [call for call in program_of(opened, planned.plan).calls if isinstance(call, RowsCall)]
+    calls = [call for call in program_of(opened, planned.plan).calls if isinstance(call, HelperCall)]
     (stream,) = planned.plan.streamed
-    assert [(call.first, call.count) for call in calls] == list(stream.reads)
+    assert [call.numbers for call in calls] == list(stream.reads)
     assert len(calls) > 1
     # The caller hands over no memory of the whole input.
     assert not made.source.interface.inputs
@@ -80,7 +80,7 @@ def test_rows_that_come_twice_or_out_of_order_end_the_proof(fault: str) -> None:
     planned, opened = planned_rows(image(1), "x")
     program, command = program_of(opened, planned.plan), compiler()
     assert command is not None
-    places = [number for number, call in enumerate(program.calls) if isinstance(call, RowsCall)]
+    places = [number for number, call in enumerate(program.calls) if isinstance(call, HelperCall)]
     calls = list(program.calls)
     if fault == "twice":
         calls.insert(places[1], calls[places[1]])

@@ -31,6 +31,14 @@ image (float[n, 3, h, w] x, float[4, 3, 3, 3] k) => (float[n, 4, a, b] y) {
   y = Relu(c)
 }
 """
+POOLED = """
+pooled (float[n, 3, h, 32] x, float[4, 3, 3, 3] k) => (float[n, 4, a, b] y) {
+  c = Conv(x, k)
+  p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+  d = AveragePool<kernel_shape = [3, 3], strides = [2, 2]>(p)
+  y = Relu(d)
+}
+"""
 CALL = """
 <ir_version: 10, opset_import: ["" : 20, "own" : 1]>
 called (float[n, 8] x, float[8, 4] w) => (float[n, 4] y) { y = own.twice(x, w) }
@@ -49,6 +57,8 @@ def parsed(text: str) -> onnx.ModelProto:
         (ATTENTION, {"batch": 3, "seq": 7}),
         (ATTENTION, {"batch": 1, "seq": 1}),
         (IMAGE, {"n": 2, "h": 33, "w": 16}),
+        (POOLED, {"n": 2, "h": 8}),
+        (POOLED, {"n": 1, "h": 35}),
         (CALL, {"n": 5}),
     ],
 )

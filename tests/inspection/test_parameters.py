@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxtile import api
+from tests.build import parsed
 
 BLOCKS = (
     ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
@@ -101,3 +102,33 @@ def test_the_parameters_in_a_function_count_in_every_form(form: str) -> None:
         scaled (a) => (b) {{ w = Constant<{form}>()  b = Mul(a, w) }}
     """)
     assert api.inspect(model).parameters.elements == 3
+
+
+def test_of_single_elements_those_are_parameters_that_pytorch_says() -> None:
+    """As `torch.onnx.export` writes them: a scale of an attention is no parameter, a slope of PRelu that was reshaped is one."""
+    model = parsed(
+        "g (float[2,3] x) => (float[2,3] y)"
+        " <float[1] gamma = {1}, float scale = {2}, float[3] table = {1,2,3}, float[1,1] val_2 = {0.5}, float[1] val_3 = {0.25}>"
+        " { a = Mul(x, gamma)  b = Mul(a, scale)  c = Add(b, table)  d = PRelu(c, val_2)  y = Mul(d, val_3) }"
+    )
+    kind, folded = "pkg.torch.export.graph_signature.InputSpec.kind", "pkg.onnxscript.optimizer.folded_from"
+    for name, note in {
+        "gamma": (kind, "PARAMETER"),
+        "scale": (kind, "PARAMETER"),
+        "table": (kind, "BUFFER"),
+        "val_2": (folded, "['act.weight', 'val_1']"),
+        "val_3": (folded, "['getitem', 'val_0']"),
+    }.items():
+        note_of(model, name, *note)
+    found = api.inspect(model, tree=True)
+    assert (found.parameters.elements, found.parameters.trainable) == (6, 3)
+    assert found.modules is not None
+    assert found.modules[0].parameters == 6
+
+
+def note_of(model: onnx.ModelProto, name: str, key: str, text: str) -> None:
+    """Note `key` at the constant `name`, which gets an entry of `value_info` for it."""
+    stored = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    info = helper.make_tensor_value_info(name, stored.data_type, stored.dims)
+    info.metadata_props.add(key=key, value=text)
+    model.graph.value_info.append(info)

@@ -69,6 +69,21 @@ CASES: dict[str, tuple[str, int, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (HEAD + '[[variants]]\nquery = "Add"\nxyz = 3\n', "there is note, query, where"),
+        (HEAD + 'xyz = 3\n[[variants]]\nquery = "Add"\n', "there is after, assumes, doc, fragments, in_place,"),
+    ],
+)
+def test_an_unknown_key_lists_those_of_its_table(tmp_path: Path, text: str, known: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(PatternError) as caught:
+        from_file(file)
+    assert str(caught.value.hint).startswith(known)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_error_names_file_and_line(tmp_path: Path, case: str) -> None:
     text, line, words = CASES[case]

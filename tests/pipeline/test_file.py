@@ -118,7 +118,7 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('[[steps]]\ndo = "fuse"\n[budgets]\nmax_arena = 5', 4, "needs a step plan"),
         ('[[steps]]\ndo = "plan"\n[budgets]\nmax_area = 5', 4, "unknown key 'budgets.max_area'"),
         ('[[steps]]\ndo = "fuse"\n[budgets.models."a.onnx"]\nmax_arena = 5', 4, "needs a step plan"),
-        ('[[steps]]\ndo = "plan"\n[budgets.models."a.onnx"]\nmax_ram = 5', 4, "needs a step plan that writes C"),
+        ('[[steps]]\ndo = "plan"\n[budgets.models."a.onnx"]\nmax_ram = 5', 4, "needs a step fit or plan that writes C"),
         (
             '[[steps]]\ndo = "plan"\n[budgets.models."a.onnx"]\nmax_area = 5',
             4,

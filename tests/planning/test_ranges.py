@@ -567,3 +567,37 @@ def test_ranges_in_shapes_that_make_no_sense_are_refused(
         onnxtile.plan(parsed(text), shapes=shapes, dims=dims)
     with pytest.raises(UsageError, match="a range of sizes is for plan and inspect"):
         onnxtile.tile(parsed(text), max=8, shapes={"x": "2x(1:9)x4"})
+
+
+POOLED = """
+pooled (float[1, 3, h, w] x) => (float[1, 4, a, b] y) <float[4, 3, 3, 3] filter = {0.5}> {
+  c = Conv(x, filter)
+  y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+}
+""".replace("{0.5}", "{" + ", ".join(["0.5"] * 108) + "}")
+
+
+@pytest.mark.parametrize(
+    ("dims", "reason", "hint"),
+    [
+        ({"h": "1:8", "w": 8}, r"'c' \(Conv\) has no result at h=1:.* axis 2", "begin the range of 'h' with 4"),
+        ({"h": "3:8", "w": 8}, r"'y' \(MaxPool\) has no result at h=3:.* axis 2", "begin the range of 'h' with 4"),
+        ({"h": "9:9", "w": "1:2"}, r"'c' \(Conv\) has no result at w=1:.* axis 3", "begin the range of 'w' with 4"),
+        ({"h": "2:8", "w": "3:8"}, r"at h=2:.* axis 2", "begin the range of 'h' with 4, of 'w' with 4"),
+        ({"h": "4:8", "w": 2}, r"'c' \(Conv\) has no result: .* axis 3", "make the sizes larger"),
+    ],
+)
+def test_a_range_with_sizes_at_which_a_window_has_no_room_is_refused(
+    dims: dict[str, Any], reason: str, hint: str
+) -> None:
+    for command in (onnxtile.plan, onnxtile.inspect):
+        with pytest.raises(UsageError, match=reason) as refused:
+            command(parsed(POOLED), dims=dims)
+        assert refused.value.hint == hint
+
+
+def test_a_range_from_the_least_size_with_a_window_is_planned_and_run() -> None:
+    made = onnxtile.plan(parsed(POOLED), dims={"h": "4:8", "w": "4:5"})
+    assert made.verdict is not None and made.verdict.equal
+    (row,) = (row for row in made.to_dict()["buffers"] if row["name"] == "y")
+    assert row["shape_formula"] == ["1", "4", "((h) // 2) - 1", "((w) // 2) - 1"]

@@ -74,7 +74,7 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
         (lambda m: onnxtile.tile(m, max=0), "invalid max=0: give a whole number of at least 1", None),
         (lambda m: onnxtile.tile(m, max="64x64"), "invalid max='64x64': this is not a bound of a tile", "_x48x48"),
         (lambda m: onnxtile.tile(m, max=("64", "8x8x8")), "invalid max=('64', '8x8x8'): '8x8x8' is the second", None),
-        (lambda m: OLD_TILE(m, max_k=48), "there is no max_k any more", "write max _x64x_"),
+        (lambda m: OLD_TILE(m, max_k=48), "tile has no max_k", "write max _x64x_"),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
         (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
         (lambda m: onnxtile.verify(m, m, runs=0), "invalid runs=0: give a whole number from 1 to 1,000,000", None),
@@ -129,6 +129,23 @@ def test_help_shows_the_forms_of_values_whose_types_have_names_of_their_own(verb
 
 def test_help_of_the_model_says_what_it_may_be() -> None:
     assert "the path of an ONNX file, an onnx.ModelProto or an onnx_ir.Model" in pydoc.render_doc(onnxtile.Source)
+    assert all(isinstance(one, onnxtile.Source) for one in ("m.onnx", Path("m.onnx"), onnx.ModelProto()))
+    assert not isinstance(7, onnxtile.Source)
+
+
+@pytest.mark.parametrize("verb", ["fuse", "match", "tile", "plan", "fit", "inspect", "verify", "check_plan", "run"])
+def test_a_signature_has_no_type_that_the_library_does_not_name(verb: str) -> None:
+    known = {*dir(onnxtile), *("Any", "False", "Iterable", "Literal", "Mapping", "None", "Path", "Sequence", "True")}
+    shown = re.sub(r"'[^']*'", "", str(inspect.signature(getattr(onnxtile, verb))))
+    assert {*re.findall(r"\b[A-Z]\w*", shown)} <= known
+    assert "Option" not in shown
+
+
+def test_the_signature_of_fuse_has_the_type_of_its_patterns() -> None:
+    from onnxtile.fusion.pattern import Patterns
+
+    shown = str(inspect.signature(onnxtile.fuse).parameters["patterns"].annotation)
+    assert shown == re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", str(Patterns))
 
 
 @pytest.mark.parametrize("verb", ["fuse", "unfuse", "match", "tile", "plan", "inspect", "verify", "check_plan"])

@@ -449,8 +449,10 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class LoweredSite(JsonFields):
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
-    `decided` says that no proof decides whether the operator means the call, but a run of both.
-    `edges` names the edge rows on which the operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`).
+    `decided` says that no proof decides whether the operator means the call, but a run of both. `edges` names the edge rows on which the
+    operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`). `call` is the name of the node, `meta_op` that of the function it
+    calls, `operator` the new operator (empty: none). `reason` is a sentence, empty where it was lowered. `opened` says whether the call was
+    replaced by its nodes.
     """
 
     JSON = "call meta_op operator? reason? opened? decided? edges?"

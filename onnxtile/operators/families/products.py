@@ -83,16 +83,13 @@ def gemm_links(view: NodeView, axis: int) -> AxisLinks:
     return (*factors, AxisLink(operand_axis) if operand_axis >= 0 and sizes[operand_axis] > 1 else None)
 
 
-_WEIGHTS_AT = {"QLinearConv": 3, "NhwcConv": 1}
-
-
 _CONVOLUTION_BIAS = {"QLinearConv": 8, "ConvInteger": None, "DeformConv": 3}
 
 
 def convolution_work(view: NodeView) -> OperationCount:
     """Count the elements of a kernel over the channels of a group for each element of the result."""
     op = view.node.op_type
-    weight = view.operand(_WEIGHTS_AT.get(op, 1))
+    weight = view.operand(3 if op == "QLinearConv" else 1)
     if view.node.domain == "" and op != "CausalConvWithState":
         _require_channels(view, weight)
     elements, bias = view.elements(), _CONVOLUTION_BIAS.get(op, 2)
@@ -258,9 +255,7 @@ FAMILY = Family(
             shaped_by=(1, 2),
             contraction=reasons.OWN_ALGORITHM,
         ),
-        *_PRODUCT.rows(
-            "DeformConv", reads=reasons.ANY_ELEMENT, work=Products(convolution_work), contraction=Left(""), factors=None
-        ),
+        *_PRODUCT.rows("DeformConv", reads=reasons.ANY_ELEMENT, work=Products(convolution_work), contraction=Left("")),
         *_OF_RUNTIME.rows(
             "Det",
             over=reasons.OTHER_SIZE,

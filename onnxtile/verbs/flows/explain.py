@@ -29,7 +29,10 @@ _RANKS = (FUSED, REFUSED, TAKEN, OVERLAPPED)
 
 @dataclass(frozen=True)
 class PartialMatch:
-    """The furthest that any variant of a pattern got from one root: the variant, counted from 1, and where and why it stopped."""
+    """The furthest that any variant of a pattern got from one root: the variant, counted from 1, and where and why it stopped.
+
+    `variant` is that number, `stopped` the rest.
+    """
 
     variant: int
     stopped: Stopped
@@ -59,6 +62,7 @@ class Beginning(JsonFields):
 
     `taken` counts further nodes of them, which are inside calls of the patterns in `takers`. `others` counts the nodes of the other
     operators that the query names, of those that the model has. `missing` are operators that every match needs and the model lacks.
+    `variant` is that number; `operators` begin the match, `nodes` counts their nodes.
     """
 
     variant: int

@@ -32,6 +32,7 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.problem import OverCapacity
 from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
+from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
@@ -103,6 +104,7 @@ class RangedModel:
         if left:
             require_sizes_from_1(ranges)
             raise missing_sizes(left)
+        require_windows(self.model, known.formulas, self._renamed(ranges))
         return unfold(self.model, known, Constants(self.model))
 
     def settings(self, ranges: SizeRanges) -> PlanSettings:

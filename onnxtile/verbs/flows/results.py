@@ -313,7 +313,10 @@ class UnfuseResult(RewrittenModel):
 
 @dataclass(frozen=True)
 class ArenaChange(JsonFields):
-    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned."""
+    """The bytes of the arena, as `plan` finds them, before and after tiling; None for both, with the reason, where not planned.
+
+    `before` and `after` are bytes, `reason` is a sentence.
+    """
 
     before: int | None = None
     after: int | None = None
@@ -327,7 +330,10 @@ class ArenaChange(JsonFields):
 
 @dataclass(frozen=True)
 class OpsetChange(JsonFields):
-    """The opset of a model before and after tiling, and why it could not be raised where that was needed."""
+    """The opset of a model before and after tiling, and why it could not be raised where that was needed.
+
+    `before` and `after` are versions, `reason` is a sentence.
+    """
 
     before: int = 0
     after: int = 0
@@ -390,8 +396,9 @@ class TiledModel(RewrittenModel):
 class RangeVerdict:
     """Whether a model gives the same bits in its arena as in a plain run, at each of the `sizes` of its dimensions.
 
-    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more
-    is then at the first, the largest sizes, with fixed offsets.
+    `verdicts` are those of the runs at the sizes, in order. Each has offsets that scale with the sizes where the plan has some. One more is
+    then at the first, the largest sizes, with fixed offsets. `state` is the verdict of runs with a state kept in place; None where there is
+    no state.
     """
 
     sizes: tuple[Mapping[str, int], ...]
@@ -435,7 +442,7 @@ class OpenSizes(JsonFields):
     """The sizes that a verb takes for dimensions which the file leaves open; `options` are those that give the same sizes.
 
     `formulas` are the bytes of the arena of a plan for all sizes in `ranges`, which `plan` makes where it is given these ranges. They are
-    empty where there is no such plan.
+    empty where there is no such plan. `sizes` are in elements, by the name of the dimension.
     """
 
     options: str
@@ -567,7 +574,10 @@ def modules_of(model: ir.Model) -> dict[str, ModulePath]:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open."""
+    """The plan of a model, and the model as it was planned: quantised islands are kernels, and calls of functions are open.
+
+    `opened` is that model, `plan` the plan, `firmware` the program in C, if one was asked for.
+    """
 
     opened: Unfolded
     plan: PlanResult
@@ -706,7 +716,10 @@ class FittedModel(RewrittenModel):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made."""
+    """The costs of the model as it is within one arena. `estimated`: the arena is the peak of the search, and no plan was made.
+
+    `cost` has these costs.
+    """
 
     cost: ModelCost
     estimated: bool
