@@ -136,7 +136,7 @@ class Network:
 
     def placed(self, io: str) -> Network:
         """Return the same with graph inputs and outputs in the arena or outside, as `io` of a plan says."""
-        made = {result for kernel in self.kernels for result in kernel.makes}
+        made = {result for kernel in self.kernels for part in kernel.members for result in part.makes}
 
         def at(tensor: int, about: FitTensor) -> FitTensor:
             is_input = tensor not in made
