@@ -34,9 +34,9 @@ g (float[1,1,64,24] x) => (float[1,1,64,8] y) {
 
 
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
-@pytest.mark.parametrize(("made", "most"), [(inverted_residuals(), 1.0), (quantised(), 1.01), (_rows(), 1.0)])
+@pytest.mark.parametrize(("made", "most"), [(inverted_residuals(), 1.0), (quantised(), 1.023), (_rows(), 1.0)])
 def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.ModelProto, most: float, io: str) -> None:
-    """As many bytes live in numbers, and of quantised islands up to `most` as many where inputs and outputs are outside."""
+    """As many bytes live in numbers; up to `most` as many where the plan joins outputs outside of the arena in a quantised island."""
     subject = read_subject(FitOptions(made, capacity="smallest", io=io))
     whole = max(region.peak for region in subject.regions.whole)
     for share in (0.8, 0.5, 0.3):
