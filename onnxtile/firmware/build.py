@@ -141,13 +141,13 @@ class ProgramTarget:
 
 
 def _words(command: str) -> tuple[str, ...]:
-    """Return the words of `command`, as a shell reads them. Raises UsageError where they are none, or no such command is here."""
+    """Return the words of `command`, which is not empty, as a shell reads them. Raises UsageError where no such command is here."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"{command!r} is no command: {error}", hint="close the quotes") from error
-    if not words or shutil.which(words[0]) is None:
-        raise UsageError(f"there is no command {words[:1]}", hint="install it, or name another")
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"there is no command {words[0]!r}", hint="install it, or name another")
     return tuple(words)
 
 

@@ -17,7 +17,7 @@ from math import gcd
 from typing import TypeAlias
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import about_options
 
 _MOST = 1 << 31
 """One more than an operand may be as a number: twice that plus 1 is read as 32 bits."""
@@ -241,9 +241,9 @@ def _code(operand: SpaceOffset, units: Sequence[int]) -> int:
     """Return an operand as a number. Raises UsageError for an address too far from the start of its space."""
     code = operand.offset // units[operand.space] * len(units) + operand.space
     if code >= _MOST:
-        raise UsageError(
-            f"a program in C reaches less far than byte {operand.offset:,} of a block of memory",
-            hint="a larger --alignment reaches further",
+        raise about_options(
+            f"no table of calls in C has the offset {operand.offset:,} in a memory: it is too large",
+            hint="offsets are multiples of {alignment}: a larger one reaches further",
         )
     return code
 

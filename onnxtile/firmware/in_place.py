@@ -31,7 +31,7 @@ from onnxtile.firmware.program import (
     RepeatedCalls,
     flat,
 )
-from onnxtile.firmware.prove import WARNINGS, Tools, command_done, succeed
+from onnxtile.firmware.prove import REPORT, WARNINGS, Tools, command_done, succeed
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.planning.offsets.problem import align
 from onnxtile.system.dataclass import dataclass
@@ -276,5 +276,5 @@ def _output(in_c: CKernels, runs: Sequence[str], images: Sequence[MemoryImage], 
         done = command_done([str(folder / "program")], folder)
         output = (folder / "output.bin").read_bytes() if (folder / "output.bin").exists() else b""
     if done.returncode or len(output) != sum(len(image.bytes) for image in images):
-        raise Mismatch(f"a kernel in C that runs alone ended with {done.returncode}", hint="nothing was written")
+        raise Mismatch(f"the program of kernels that run in place ended with {done.returncode}", hint=REPORT)
     return output

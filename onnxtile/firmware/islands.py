@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.firmware.program import END, ByteAddress, CopyCall, HelperCall, KernelCall, ProgramCall
+from onnxtile.firmware.program import (
+    END,
+    Branch,
+    ByteAddress,
+    CopyCall,
+    HelperCall,
+    KernelCall,
+    ProgramCall,
+    RepeatedCalls,
+)
 from onnxtile.firmware.rows import row_model
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -21,7 +30,6 @@ from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError
 
 _SMALL = 4096
 """Elements of a computed constant that is written out with a meta-op, as `written_out` does."""
@@ -132,4 +140,8 @@ def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
         return replace(call, target=placed(call.target), source=placed(call.source))
     if isinstance(call, HelperCall):
         return replace(call, addresses=tuple(map(placed, call.addresses)))
-    raise ModelError("a meta-op with control flow inside has no C")
+    if isinstance(call, Branch):
+        then, otherwise = (tuple(between(inner, ends) for inner in side) for side in (call.then, call.otherwise))
+        return Branch(placed(call.condition), then, otherwise)
+    most, number = (None if address is None else placed(address) for address in (call.most, call.number))
+    return RepeatedCalls(most, placed(call.goes_on), number, tuple(between(inner, ends) for inner in call.turn))

@@ -371,7 +371,7 @@ def _skeleton(functions: Sequence[LoopFunction], points: SizePoints | None) -> t
     return Skeleton(first.before, types, tuple(texts)), tuple(numbers)
 
 
-_OTHER = "its function in C at one size is another than at other sizes"
+_OTHER = "from size to size, its C differs in more than whole numbers"
 
 
 def _variable(column: Sequence[str], use: str, points: SizePoints | None) -> tuple[OpenNumber | None, str]:

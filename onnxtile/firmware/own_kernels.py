@@ -17,6 +17,7 @@ import onnx_ir as ir
 import pydantic
 
 from onnxtile.model.constants import Constants
+from onnxtile.model.topology import node_id
 from onnxtile.query.language import parse_condition
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program
@@ -179,7 +180,7 @@ def _argument(
     if isinstance(value, bool | int | float | np.generic):
         return float(value) if isinstance(value, float | np.floating) else int(value)
     reason = value.reason if isinstance(value, Unknown) else "it is neither a number nor an operand"
-    raise UsageError(f"the argument {text!r} of a kernel for {node.name or node.op_type!r}: {reason}")
+    raise UsageError(f"the argument {text!r} of a kernel for {node_id(node)!r}: {reason}")
 
 
 def function_in_c(call: OwnCall, ctypes: Mapping[str, str], name: str) -> tuple[str, tuple[str, ...], tuple[int, ...]]:

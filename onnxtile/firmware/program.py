@@ -1,6 +1,6 @@
 """A program as plain calls: which kernel runs on which bytes, copies, branches and repeats, and what they run on. It knows no plan.
 
-Over ranges of sizes, each call is there at several sizes: where it differs, `others` has it at the sizes after the first.
+Over ranges of sizes, numbers of calls are formulas of the sizes, and where a kernel differs, `others` has it at the sizes after the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import OwnCall
-from onnxtile.firmware.size_points import OpenSize, SizePoints
+from onnxtile.firmware.size_points import OpenNumber, OpenSize, SizePoints
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -117,25 +117,20 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class CopyCall:
-    """A copy of `size` bytes; both may overlap. `others` are the sizes at further points of a range."""
+    """A copy of `size` bytes; both may overlap. Over ranges it becomes the helper "copy"."""
 
     target: ByteAddress
     source: ByteAddress
     size: int
-    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class HelperCall:
-    """A run of the function `helper`, which is no kernel, on the bytes at `addresses` with whole `numbers`; `write.py` has these functions.
-
-    `others` are the numbers at further points of a range.
-    """
+    """A run of the function `helper`, which is no kernel, on the bytes at `addresses` with `numbers`; `write.py` has these functions."""
 
     helper: str
     addresses: tuple[ByteAddress, ...]
-    numbers: tuple[int, ...]
-    others: tuple[tuple[int, ...], ...] = ()
+    numbers: tuple[OpenNumber, ...]
 
 
 @dataclass(frozen=True)
@@ -225,9 +220,9 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """A result of a node of the main graph: after the first `calls` calls it lies at `address`.
+    """A result of a node of the main graph: after the first `calls` calls its `bytes` lie at `address`.
 
-    `is_rounded` says whether the node rounds it to steps of quantisation.
+    `is_rounded` says whether the node rounds it to steps of quantisation. `tensor` is that at the largest sizes.
     """
 
     calls: int
@@ -235,14 +230,8 @@ class NodeResult:
     operator: str
     tensor: TensorForm
     address: ByteAddress
+    bytes: OpenNumber
     is_rounded: bool
-    others: tuple[NodeResult, ...] = ()
-
-    @property
-    def check(self) -> HelperCall:
-        """The look at the result."""
-        sizes = tuple((other.tensor.bytes,) for other in self.others)
-        return HelperCall("check", (self.address,), (self.tensor.bytes,), sizes)
 
 
 @dataclass(frozen=True)
@@ -277,7 +266,7 @@ class CProgram:
         calls, done = list[ProgramCall](), 0
         for result in self.results:
             calls += self.calls[done : result.calls]
-            calls.append(result.check)
+            calls.append(HelperCall("check", (result.address,), (result.bytes,)))
             done = result.calls
         return replace(self, calls=(*calls, *self.calls[done:]))
 

@@ -53,6 +53,7 @@ from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
 from onnxtile.model.formula import read_size
 from onnxtile.model.submodel import bare_node
+from onnxtile.model.topology import node_id
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import operator_of, work_of
@@ -281,7 +282,8 @@ class _Planned:
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
                 is_rounded = is_narrow and (is_graph or makes_quantised(value))
                 address = self._addresses[value]
-                yield NodeResult(len(self._calls), value.name or "", node.op_type, tensor, address, is_rounded)
+                name = value.name or ""
+                yield NodeResult(len(self._calls), name, node.op_type, tensor, address, tensor.bytes, is_rounded)
 
     def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         graph = inside_of(node)
@@ -328,7 +330,7 @@ class _Planned:
     def _body(self, node: ir.Node, graph: ir.Graph, body: PlannedBody | None) -> None:
         """Run `graph` of `node` as its plan says, and hand out its results."""
         if body is None:
-            raise ModelError(f"the plan has no body of {node.name!r}")
+            raise ModelError(f"the plan has no body of {node_id(node)!r}")
         self._addresses.add_buffers(graph, body.buffers)
         self._graph(graph, body.schedule, body.bodies)
         copies = []
@@ -340,8 +342,8 @@ class _Planned:
 
     def _require_placed(self, node: ir.Node) -> None:
         for value in node.outputs:
-            if value.name and value not in self._addresses:
-                raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
+            if value.name:
+                self._addresses.of(value)
 
     def _repeat(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Run the body of a Loop or Scan turn after turn, and hand out what it carries.

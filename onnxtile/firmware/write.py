@@ -48,12 +48,12 @@ from onnxtile.firmware.program import (
     flat,
     kernels_of,
 )
-from onnxtile.firmware.size_points import OpenNumber, SizePoints
+from onnxtile.firmware.size_points import OpenNumber
 from onnxtile.firmware.transfers import DECLARED, DEFINED
 from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.c_header import comment, filled
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.errors import about_options
 
 _MOST_IN_CODE = 1 << 29
 """Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
@@ -118,20 +118,20 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
             hint='keep them in a file: {target} target.toml, and in it weights = "file"',
         )
     spaces = _Spaces(program, weights)
-    table = _CallTable(in_c.kernels, numbers, spaces, program.points)
+    table = _CallTable(in_c.kernels, numbers, spaces)
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
     interface = Interface.of(program, name)
-    own_texts = _HELPERS | {
+    helper_texts = _HELPERS | {
         f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)
     }
-    functions = [*in_c.functions, *(_own_function(name, kind, *own_texts[kind]) for kind in table.own_functions)]
+    functions = [*in_c.functions, *(_helper_function(name, kind, *helper_texts[kind]) for kind in table.helpers)]
     computed: dict[OpenNumber, int] = {}
     described, starts = _kernel_rows(
-        [*in_c.kernels, *table.own_kernels], functions, computed if program.sizes else None
+        [*in_c.kernels, *table.helper_kernels], functions, computed if program.sizes else None
     )
-    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.own_kernels)), default=0)
+    largest = max((len(kernel.numbers) for kernel in (*in_c.kernels, *table.helper_kernels)), default=0)
     code = [
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
@@ -140,8 +140,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
         *_wrapped(
-            f"{name}_kernel_{function_number}"
-            for function_number in (*range(len(in_c.functions)), *table.own_functions)
+            f"{name}_kernel_{function_number}" for function_number in (*range(len(in_c.functions)), *table.helpers)
         ),
         "};",
         *_bytes(f"{name}_kernels", "uint8_t", described),
@@ -179,7 +178,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         tables,
         weights.size,
         program.workspace,
-        "check" in table.own_functions,
+        "check" in table.helpers,
         weights.file if in_file else b"",
         repeats,
         table.transfers,
@@ -303,29 +302,27 @@ class _CallTable:
         kernels: Sequence[CKernel],
         numbers: Mapping[DistinctKernel, int],
         spaces: _Spaces,
-        points: SizePoints | None,
     ) -> None:
         self._kernels = kernels
         self._numbers = numbers
         self._spaces = spaces
-        self._points = points
-        self._own: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
+        self._helpers: dict[tuple[str, tuple[OpenNumber, ...]], int] = {}
 
     @property
-    def own_functions(self) -> list[str]:
+    def helpers(self) -> list[str]:
         """The functions in use that are no kernels, in the order of their numbers."""
-        return list(dict.fromkeys(kind for kind, _ in self._own))
+        return list(dict.fromkeys(kind for kind, _ in self._helpers))
 
     @property
     def transfers(self) -> int:
         """How many copies run beside kernels."""
-        return sum(kind == "start" for kind, _ in self._own)
+        return sum(kind == "start" for kind, _ in self._helpers)
 
     @property
-    def own_kernels(self) -> list[CKernel]:
+    def helper_kernels(self) -> list[CKernel]:
         first = len({kernel.function for kernel in self._kernels})
-        numbers = {kind: first + number for number, kind in enumerate(self.own_functions)}
-        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._own]
+        numbers = {kind: first + number for number, kind in enumerate(self.helpers)}
+        return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._helpers]
 
     def entry(self, call: ProgramCall) -> TableEntry:
         if isinstance(call, Branch):
@@ -344,24 +341,11 @@ class _CallTable:
             operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)
             return TableCall(kernel, tuple(operands))
         if isinstance(call, CopyCall):
-            sizes = tuple((size,) for size in (call.size, *call.others))
-            return self._helper_call("copy", sizes, (call.target, call.source))
-        return self._helper_call(call.helper, (call.numbers, *call.others), call.addresses)
+            return self._helper_call("copy", (call.size,), (call.target, call.source))
+        return self._helper_call(call.helper, call.numbers, call.addresses)
 
-    def _over_sizes(self, rows: Sequence[tuple[int, ...]]) -> tuple[OpenNumber, ...]:
-        """Return the numbers that `rows` are at the sizes of the program. Raises UsageError where they are no formulas of these."""
-        if len(rows) == 1 or self._points is None:
-            return rows[0]
-        numbers = tuple(number for number in self._points.numbers(rows) if number is not None)
-        if len(numbers) < len(rows[0]):
-            raise UsageError(
-                "no C can be written over a range: the bytes of a copy are no formula of the sizes",
-                hint="bind each dimension to one size; nothing was written",
-            )
-        return numbers
-
-    def _helper_call(self, helper: str, rows: Sequence[tuple[int, ...]], addresses: Iterable[ByteAddress]) -> TableCall:
-        kernel = len(self._kernels) + self._own.setdefault((helper, self._over_sizes(rows)), len(self._own))
+    def _helper_call(self, helper: str, numbers: tuple[OpenNumber, ...], addresses: Iterable[ByteAddress]) -> TableCall:
+        kernel = len(self._kernels) + self._helpers.setdefault((helper, numbers), len(self._helpers))
         return TableCall(kernel, tuple(map(self._spaces.operand, addresses)))
 
 
@@ -381,7 +365,7 @@ def _rows_declared(port: StreamPort, function: str) -> str:
     )
 
 
-def _own_function(name: str, kind: str, operands: int, text: str) -> CFunction:
+def _helper_function(name: str, kind: str, operands: int, text: str) -> CFunction:
     lines = [
         f"static void {name}_kernel_{kind}(const idx_t *p, uint8_t *const *x) {{",
         f"    {filled(text, name)}",

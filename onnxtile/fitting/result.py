@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxtile.declare.plan_document import PlannedBuffer, PlannedPart, PlannedStream
 from onnxtile.declare.verb import JsonFields
-from onnxtile.fitting.floor import Floor, floor_of
+from onnxtile.fitting.floor import Floor, LivePiece
 from onnxtile.fitting.live_bytes import RegionTrace
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite
@@ -165,7 +165,7 @@ class Obstacle(JsonFields):
     whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are not
     cut into rows. `outputs` are the bytes of the outputs of the model, which live to the end. `search` says why the search ended:
     `exhausted` where it tried all ways that it knows, `bound` where the bound of its work ended it, so that a smaller arena may exist, and
-    `floor` where no search was needed. No way to cut the model takes less than `floor` bytes; then the peak is that of the `kernel` alone.
+    `floor` where no search was needed. No way to cut the model takes less than `floor` bytes (0: not known).
     `peak` is in bytes.
     """
 
@@ -183,9 +183,10 @@ class Obstacle(JsonFields):
         """What lives at the peak, and the rule that is missing, in a line; empty where nothing is named."""
         more = " ..." if len(self.tensors) > 3 else ""
         named = f"{', '.join(self.tensors[:3])}{more}"
-        if not self.tensors:
-            return f"while {self.kernel} runs" if self.kernel else ""
-        where = f"while {self.kernel} runs, {named} live" if self.kernel else f"the outputs live to the end: {named}"
+        if not self.tensors and not self.kernel:
+            return ""
+        where = f"while {self.kernel} runs" if self.kernel else f"the outputs live to the end: {named}"
+        where += f", {named} live" if self.kernel and self.tensors else ""
         return f"{where}; {self.reasons[0]}" if self.search == "floor" and self.reasons else where
 
 
@@ -193,27 +194,30 @@ def obstacle_at(floor: Floor, regions: Regions) -> Obstacle:
     """Return what is in the way of a plan below a floor: the kernel that takes so many bytes, what lives then, and the missing rule."""
     network = regions.network
     tensors = tuple(
-        f"{'' if piece.is_whole else 'rows of '}{network.tensors[piece.tensor].name} ({piece.bytes:,} bytes)"
+        f"{_share_of(piece)}{network.tensors[piece.tensor].name} ({piece.bytes:,} bytes)"
         for piece in sorted(floor.pieces, key=lambda piece: -piece.bytes)
     )
     outputs = sum(regions.size_of(about) for about in network.tensors if about.is_kept)
     if floor.kernel is None:
         return Obstacle(floor.bytes, "", (), tensors, (), outputs, "floor", floor.bytes)
-    kernel = network.kernels[floor.kernel]
-    reason = (
-        kernel.reason
-        or "its rows are cut to the last; no rule cuts its channels, which are not hidden between two products"
-    )
-    reasons = (f"{kernel.name}: {reason}",)
-    return Obstacle(floor.bytes, kernel.name, (kernel.name,), tensors, reasons, outputs, "floor", floor.bytes)
+    kernel = network.kernels[floor.kernel].name
+    reasons = (f"{kernel}: {floor.rule}",)
+    return Obstacle(floor.bytes, kernel, (kernel,), tensors, reasons, outputs, "floor", floor.bytes)
+
+
+def _share_of(piece: LivePiece) -> str:
+    """Return how many rows of a tensor a piece has, before the name of the tensor; empty for all of them."""
+    if piece.is_whole:
+        return ""
+    return "a row of " if piece.rows == 1 else f"{piece.rows:,} rows of "
 
 
 def obstacle_of(
-    planned: PlanResult, regions: Regions, chosen: tuple[RegionCost, ...], *, is_cut_short: bool
+    planned: PlanResult, regions: Regions, chosen: tuple[RegionCost, ...], *, is_cut_short: bool, floor: int
 ) -> Obstacle:
     """Return what is in the way of a plan smaller than the one `planned`, of the model into which the `chosen` regions were written.
 
-    `is_cut_short` says that the bound of its work ended the search.
+    `is_cut_short` says that the bound of its work ended the search; no way to cut the model takes less than `floor` bytes.
     """
     network = regions.network
     step, held = _busiest(planned)
@@ -237,7 +241,7 @@ def obstacle_of(
         () if region is None or index is None else tuple(_reasons(regions, region, index, alive)),
         sum(regions.size_of(about) for about in network.tensors if about.is_kept),
         "bound" if is_cut_short else "exhausted",
-        floor_of(regions).bytes,
+        floor,
     )
 
 

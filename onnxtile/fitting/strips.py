@@ -154,7 +154,7 @@ def spans(
         span = _kept(windows, folds=folds) if keep else StripRanges(windows, windows)
         by_kernel.append(span)
         for index, tensor in enumerate(kernel.reads):
-            need = _reads(kernel, index, tensors[tensor], span.news)
+            need = rows_read(kernel, index, tensors[tensor], span.news)
             span.needs.append(need)
             demands.setdefault(tensor, []).append(need)
     return by_kernel[::-1]
@@ -303,7 +303,7 @@ def _operand_end(kernel: FitKernel, index: int, tensors: Sequence[FitTensor], en
     return (end - 1) * slide.stride - slide.before + slide.reach
 
 
-def _reads(kernel: FitKernel, index: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
+def rows_read(kernel: FitKernel, index: int, tensor: FitTensor, news: PatchRanges) -> PatchRanges:
     """Return the rows of an operand that the results `news` of a kernel read in each strip. Raises PaddingOnly."""
     link = kernel.axis_link(index)
     if link is None or link.axis != tensor.axis:

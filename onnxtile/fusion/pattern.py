@@ -21,8 +21,8 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.declared_operator import TargetName
     from onnxtile.fusion.lower.declared import DeclaredLowering
+    from onnxtile.fusion.pattern_file import TargetName
 
 
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
@@ -225,8 +225,8 @@ def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Locati
 
 
 def _lowering(source: TomlFile) -> DeclaredLowering | None:
-    from onnxtile.fusion.declared_operator import Declared
     from onnxtile.fusion.lower.declared import checked  # few files declare an operator
+    from onnxtile.fusion.pattern_file import Declared
 
     file = source.content
     kinds: dict[TargetName, Declared] = {kind: Declared(**table) for kind, table in file["lower"].items()}
@@ -462,16 +462,11 @@ def _default_patterns(lower: str) -> list[Pattern]:
     if lower == "none":
         return [*pattern_set(), *quantised]
     products = [
-        replace(pattern, name=_PRODUCTS, island=_product_rule(pattern))
+        replace(pattern, name=_PRODUCTS, island=replace(pattern.island, products=frozenset({"Gemm", "MatMul"})))
         for pattern in quantised
         if pattern.island is not None
     ]
     return [*pattern_set("dynamic"), *products, *pattern_set(), *quantised]
-
-
-def _product_rule(pattern: Pattern) -> IslandRule | None:
-    """Return the island rule of `pattern`, of products with weights alone."""
-    return pattern.island and replace(pattern.island, products=frozenset({"Gemm", "MatMul"}))
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

@@ -82,11 +82,34 @@ class MatchFailure:
 
 
 @dataclass(frozen=True)
-class RawMatch:
-    """A match: its vertices in the order in which the query names them, those it sees through, and what each anchor is bound to."""
+class Match:
+    """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
 
+    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`). `root` and `vertices` are nodes or values; `anchors` has
+    those with a name in the query.
+    """
+
+    root: Vertex
     vertices: tuple[Vertex, ...]
-    bound: Mapping[str, Vertex]
+    anchors: Mapping[str, Vertex]
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes among the vertices, in the order of the query."""
+        return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
+
+    def named(self, anchors: Collection[str]) -> Iterator[Vertex]:
+        """Yield the vertices whose anchor is one of `anchors`, of any type: of `Add#sum` the anchor is `sum`."""
+        yield from (vertex for key, vertex in self.anchors.items() if key.partition("#")[2] in anchors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the names of root, vertices and anchors, for JSON."""
+        return {
+            "root": identify(self.root),
+            "module": dotted(shared_path(module_path(node.name, node.metadata_props) for node in self.nodes)),
+            "nodes": [identify(vertex) for vertex in self.vertices],
+            "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
+        }
 
 
 @dataclass
@@ -154,7 +177,7 @@ class Machine:
         }
         self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
 
-    def run(self, root: Vertex) -> Iterator[RawMatch]:
+    def run(self, root: Vertex) -> Iterator[Match]:
         """Yield every match whose first node is `root`, greedy ones first."""
         self._root = root
         self._order: list[Vertex] = []
@@ -180,7 +203,7 @@ class Machine:
                 if self._order:
                     self._spend(len(self._order))
                     self._found += 1
-                    yield RawMatch((*self._order, *self._passed), dict(self._bound))
+                    yield Match(root, (*self._order, *self._passed), dict(self._bound))
                 index = self._resume()
                 continue
             following = carry_out(instruction, index)
@@ -647,37 +670,6 @@ _STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Match:
-    """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
-
-    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`). `root` and `vertices` are nodes or values; `anchors` has
-    those with a name in the query.
-    """
-
-    root: Vertex
-    vertices: tuple[Vertex, ...]
-    anchors: Mapping[str, Vertex]
-
-    @property
-    def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes among the vertices, in the order of the query."""
-        return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
-
-    def named(self, anchors: Collection[str]) -> Iterator[Vertex]:
-        """Yield the vertices whose anchor is one of `anchors`, of any type: of `Add#sum` the anchor is `sum`."""
-        yield from (vertex for key, vertex in self.anchors.items() if key.partition("#")[2] in anchors)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the names of root, vertices and anchors, for JSON."""
-        return {
-            "root": identify(self.root),
-            "module": dotted(shared_path(module_path(node.name, node.metadata_props) for node in self.nodes)),
-            "nodes": [identify(vertex) for vertex in self.vertices],
-            "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
-        }
-
-
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
     parsed = parse(query)
@@ -724,8 +716,8 @@ class Matcher:
         machine = Machine(program, around.along, accepts, self._holds, budget, around.beyond, does, observe)
         matches: dict[object, Match] = {}
         for root in roots:
-            for raw in machine.run(root):
-                match, key = Match(root, raw.vertices, raw.bound), _identity(raw)
+            for match in machine.run(root):
+                key = _identity(match)
                 matches[key] = min(matches[key], match, key=_names) if key in matches else match
         return list(matches.values())
 
@@ -769,11 +761,11 @@ class Matcher:
         return holds(check.condition, bound, self.facts(check.text))
 
 
-def _identity(match: RawMatch) -> object:
+def _identity(match: Match) -> object:
     return (
         match.vertices[0],
         frozenset(match.vertices),
-        tuple(sorted((key, id(vertex)) for key, vertex in match.bound.items())),
+        tuple(sorted((key, id(vertex)) for key, vertex in match.anchors.items())),
     )
 
 

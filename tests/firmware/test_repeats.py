@@ -92,6 +92,26 @@ def test_turns_give_what_onnxruntime_gives(case: str) -> None:
     assert source.workspace < 128
 
 
+CLOSED = """<ir_version: 10, opset_import: ["": 20, "own": 1]>
+g (float[6, 4] x, bool c) => (float[6, 4] y) { m = Neg(x) k = own.f(m, c) y = Exp(k) }
+<domain: "own", opset_import: ["": 19]> f (a, c) => (b) {
+    h = Tanh(a)
+    r = If(c) <
+        then_branch = t () => (float[6, 4] u) { e = Exp(h) u = Neg(e) }, else_branch = e () => (float[6, 4] v) { v = Sigmoid(h) }
+    >
+    n = Constant <value_int = 3> ()
+    b = Loop(n, , r) <body = t (int64 i, bool s, float[6, 4] q) => (bool d, float[6, 4] w) { d = Identity(s) w = Tanh(q) }>
+}"""
+
+
+@needs_cc
+def test_control_flow_in_a_function_that_stays_closed_runs() -> None:
+    planned = onnxtile.plan(onnx.parser.parse_model(CLOSED), verify=False)
+    assert planned.plan.schedule == ("m", "k", "y")
+    made = build(opened_of(planned), planned.plan)
+    assert made.proof.equal and made.source.repeats == 1
+
+
 def test_a_program_without_turns_has_no_code_for_them() -> None:
     source = made("g (float[4] x) => (float[4] y) { y = Neg(x) }").source
     assert source.repeats == 0 and "_repeat" not in source.code

@@ -38,9 +38,10 @@ from onnxtile.fitting.search import SLIGHT, FitTarget, descent, is_too_large
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
-from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
+from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings, plan_model
@@ -109,7 +110,7 @@ def _next_step(options: FitOptions, fitted: FittedModel) -> str:
     further = (
         ("a larger --budget", not is_ended),
         ("--functions fuse", "fuse" not in options.functions),
-        ("--io outside", options.io != "outside"),
+        ("--io outside", options.placing != "outside"),
     )
     ways = [words for words, is_left in further if is_left]
     return " or ".join([f"give --capacity {fitted.after.arena}", *(["try " + ", ".join(ways)] if ways else [])])
@@ -147,7 +148,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims = bind(model, options.single_dims, options.whole_shapes)
     leading = bind_leading(model)
     dims |= {} if leading is None else leading.dims
-    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
+    placed = PlanOptions(model, io=OVERWRITE if options.placing == "inside" else options.placing)
     settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
@@ -183,10 +184,7 @@ def _planned_subject(
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
-    tensors = (value for value in free_inputs(model) if isinstance(value.type, ir.TensorType))
-    left = [value for value in tensors if shapes.sizes(value) is None]
-    if left:
-        raise missing_sizes(left)
+    require_sizes(model, shapes.sizes)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     held = containers(model, shapes).get(open_) if open_ is not None else None
     if open_ is not None and held is not None:
@@ -246,7 +244,9 @@ def _attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         subject.before,
         after,
         steps_before(rewrites) + steps_of(regions, chosen) + steps_before(fused_after),
-        None if fits else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short),
+        None
+        if fits
+        else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short, floor=best.floor),
         verdict,
         inside,
         tiled=best.tiled,
@@ -285,7 +285,7 @@ def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
         )
     best, is_cut_short = cut(subject, _target(subject, capacity))
     if best is None or best.plan.arena_size >= whole.plan.arena_size:
-        best = replace(whole, obstacle=None if best is None else best.obstacle)
+        best = whole if best is None else replace(whole, obstacle=best.obstacle, floor=best.floor)
     return replace(best.settled, is_cut_short=is_cut_short)
 
 
@@ -370,15 +370,16 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     """Return the best of the model's forms with the schedule of regions written into it, and whether the bound ended the search.
 
     The best is the one that fits for the lowest price, else the one with the smallest arena. No further form is tried where one fits as
-    it is, or nearly so. Where the bytes of single kernels show that none fits, the model stays as it is.
+    it is, or nearly so. Where a floor shows that none fits, the model stays as it is.
     """
     best: WrittenSchedule | None = None
     is_cut_short, prices = False, subject.prices
-    floors = [(floor_of(form.regions), form) for form in _forms(unblocked_subject(subject), wanted)]
-    floor, lowest = min(floors, key=lambda pair: pair[0].bytes)
+    base = unblocked_subject(subject)
+    remakes = not subject.options.exact and not is_quantised(base.model)
+    floor = floor_of(base.regions, base.extra_left, remakes=remakes)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
-        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, lowest.regions)), False
-    for form in (form for floor, form in floors if wanted.capacity is None or floor.bytes <= wanted.capacity):
+        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
+    for form in _forms(base, wanted):
         again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
         if best is not None and best.fits(wanted.capacity) and again >= best.price(prices):
             continue
@@ -388,7 +389,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
-    return best, is_cut_short
+    return best and replace(best, floor=floor.bytes), is_cut_short
 
 
 def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:

@@ -169,6 +169,8 @@ class WrittenSchedule:
     is_cut_short: bool = False
     obstacle: Obstacle | None = None
     """What is in the way of the capacity, where that was known without a search."""
+    floor: int = 0
+    """The bytes that no way to cut the model goes below, as far as they are known."""
 
     @cached_property
     def written(self) -> WrittenModel:
