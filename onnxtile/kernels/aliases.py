@@ -13,6 +13,7 @@ from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, product
 from operator import mul
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -223,6 +224,8 @@ class LayoutFacts:
     constants: Constants
     states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
     spread: Collection[ir.Value] = ()
+    read: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The kernels of each scope of the model, as `from_onnx` has read them."""
     _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property

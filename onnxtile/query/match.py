@@ -176,6 +176,7 @@ class Machine:
             Forget: self._forget,
         }
         self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
+        self._begins: dict[int, list[tuple[int, Instruction]]] = {}
 
     def run(self, root: Vertex) -> Iterator[Match]:
         """Yield every match whose first node is `root`, greedy ones first."""
@@ -215,12 +216,13 @@ class Machine:
             index = following
 
     def _spend(self, steps: int) -> None:
-        self._budget.steps -= steps
-        if self._budget.steps < 0:
+        budget = self._budget
+        budget.steps = left = budget.steps - steps
+        if left < 0:
             raise self._too_open("the search takes too many steps")
 
     def _too_open(self, what: str) -> QueryError:
-        text = self._program.query.text
+        text = self._program.text
         return QueryError(f"{what}: the query leaves too much open", text, (0, len(text)))
 
     # Instructions: each returns the place of the next, or _FAIL.
@@ -253,13 +255,14 @@ class Machine:
         """
         if start is None or step.edge is None:
             return [(self._root, ())] if self._accepts(self._root, step.node) else [], 1
-        nearest = self._neighbours(start, step.edge, anyone=step.node.looked_at)
-        ways: list[Beyond] = [(vertex, ()) for vertex in nearest if self._accepts(vertex, step.node)]
+        nearest, accepts = self._neighbours(start, step.edge, anyone=step.node.looked_at), self._accepts
+        ways: list[Beyond] = [(vertex, ()) for vertex in nearest if accepts(vertex, step.node)]
         if step.node.type == ANY_NODE and not step.node.looked_at:
             return ways, len(nearest)
         further = self._further_on(start, step.edge)
-        fitting = (way for way in further if self._accepts(way[0], step.node))
-        ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
+        if further:
+            fitting = (way for way in further if self._accepts(way[0], step.node))
+            ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
         return ways, len(nearest) + len(further)
 
     def _fork(self, fork: Fork, index: int) -> int:
@@ -276,8 +279,10 @@ class Machine:
         """Return where the alternatives of the fork at `index` begin, but those whose first node is none of the neighbours here."""
         branches = self._branches.get((index, self._at))
         if branches is None:
-            instructions = self._program.instructions
-            begins = ((place, instructions[place]) for place in branch_places(index, instructions))
+            begins = self._begins.get(index)
+            if begins is None:
+                instructions = self._program.instructions
+                begins = self._begins[index] = [(p, instructions[p]) for p in branch_places(index, instructions)]
             branches = [p for p, first in begins if not isinstance(first, Follow) or self._accepted(first, p)]
             self._branches[index, self._at] = branches
         self._spend(len(branches))
@@ -672,9 +677,8 @@ _STEPS = 1_000_000
 
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
-    parsed = parse(query)
-    require_known(parsed, known)
-    return compile_query(parsed)
+    require_known(parse(query), known)
+    return compile_query(query)
 
 
 class Matcher:
@@ -710,6 +714,8 @@ class Matcher:
         `observe` is called where a search that leads to no match ends. Raises QueryError where the search would take too long.
         """
         index, around = self.index(), self._around
+        if observe is None and not all(map(index.of, program.certain)):
+            return []
         roots = index.candidates(program, around) if observe is None else index.roots(program)
         budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         accepts, does = self._acceptor(index, program), self.unchanged.does
@@ -748,7 +754,7 @@ class Matcher:
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for node in program.query.nodes if node.test is not None)
-        facts = {node.type: self.facts(program.query.text, node) for node in tested}
+        facts = {node.type: self.facts(program.text, node) for node in tested}
 
         def accepts(vertex: Vertex, node: Node) -> bool:
             if not index.matches(vertex, node.type):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
-from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.known import NOTHING, Dims, Known, types_kept
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
@@ -20,6 +20,7 @@ from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
+from onnxtile.system.process import cycles_freed
 
 
 def values(model: ir.Model) -> list[ir.Value]:
@@ -34,11 +35,20 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def inferred_by_onnx(model: ir.Model) -> list[Known]:
-    """Return what one plain call of onnx's inference says of `values(model)`. `model` is changed.
+    """Return what one plain call of onnx's inference says of `values(model)`; `model` stays as it is.
 
     What the file declares is forgotten first, save for outputs of operators that nobody knows. Large constants are not shown to onnx, and
     it says nothing of the masks of Dropouts of old opsets: these are known. Raises ModelError where shapes contradict each other.
     """
+    if len(list(main_graphs(model))) > 1:  # in bodies, values get other names, and loops another input
+        with cycles_freed():
+            return _inferred(model.clone())
+    with types_kept(values(model)):
+        return _inferred(model)
+
+
+def _inferred(model: ir.Model) -> list[Known]:
+    """Return what onnx's inference says. The types and shapes of values are changed, and the bodies of a model that has some."""
     contributed = contributed_operators(model)
     for value in _inferable(model, contributed):
         value.shape = None
@@ -51,8 +61,9 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
             dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
             value.shape = ir.Shape(readable(tuple(dims), named) or ())
     obvious = list(_obvious_outputs(model, list(chain.from_iterable(graphs))))
-    _give_conditions(model)
-    _name_apart(model)
+    if len(graphs) > 1:
+        _give_conditions(model)
+        _name_apart(model)
     proto = skeleton(model)
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]

@@ -27,7 +27,7 @@ from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError, nearest
-from onnxtile.system.process import collector_paused, cycles_freed
+from onnxtile.system.process import collector_paused
 
 # Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide.
 
@@ -275,8 +275,7 @@ def resolve(
 
 def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
     """Return what onnx infers, and the forward pass. Declared shapes count for values that no node of the main graph makes."""
-    with cycles_freed():
-        from_onnx = inferred_by_onnx(model.clone())
+    from_onnx = inferred_by_onnx(model)
     main = {value for node in model.graph for value in node.outputs}
     named = named_sizes(model)
     dtypes, dims = dict[ir.Value, ir.DataType](), dict[ir.Value, Dims]()

@@ -17,6 +17,7 @@ from onnxtile.declare import values as option_values
 from onnxtile.declare.option import declared
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.declare.verb import Outcome
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.binding import (
     LeadingSizes,
     bind,
@@ -114,16 +115,18 @@ def _planned(options: PlanOptions) -> PlannedModel:
     settings = replace(settings, digest=digest(options.model), name=file_name(options.model), dims=bound)
     if options.movement == "none":
         opened = unfold(planned, known, Constants(planned))
-        result = plan_model(*opened, settings)
+        facts = LayoutFacts(*opened)
+        result = plan_model(*opened, settings, facts)
     else:
         planned, opened, result = plan_moved(planned, known, settings, options)
+        facts = LayoutFacts(*opened)
     result = replace(result, kernels=counted)
     require(opened.model, result, opened.shapes, opened.constants, result.digest)
     verdict: ArenaVerdict | StateVerdict | None = None
     not_run = None
     if options.verify:
         try:
-            verdict = _run_in_arena(opened, result, wanted, options)
+            verdict = _run_in_arena(facts, opened, result, wanted, options)
         except NoKernel as error:
             not_run = error.message.partition(":")[0]
         else:
@@ -150,13 +153,15 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
 
 
 def _run_in_arena(
-    opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
+    facts: LayoutFacts, opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
 ) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     if result.states:
         return state_verdict(opened, result, wanted, options)
     options.progress("running the model")
-    return arena_run(opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress)
+    return arena_run(
+        opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress, facts=facts
+    )
 
 
 # Plan a model with copies between two memories.
