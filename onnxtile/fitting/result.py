@@ -136,7 +136,7 @@ def _step(regions: Regions, region: RegionCost) -> FitStep:
     kind = "patch" if region.cut.recomputed else "strip" if trace.strips > 1 else "channels"
     return FitStep(
         kind=kind,
-        nodes=tuple(kernel.name for kernel in before),
+        nodes=tuple(part.name for kernel in before for part in kernel.members),
         strips=trace.strips,
         kept=trace.kept,
         chunks=max((count for _, count in region.cut.chunks), default=1),
@@ -225,7 +225,7 @@ def obstacle_of(
     numbers = {about.name: number for number, about in enumerate(network.tensors)}
     # What joins the pieces of a tensor is named after that.
     places = {network.tensors[tensor].name: index for tensor, index in regions.makers.items()}
-    places |= {kernel.name: index for index, kernel in enumerate(network.kernels)}
+    places |= {part.name: index for index, kernel in enumerate(network.kernels) for part in kernel.members}
     index = places.get(_origin(ran, places))
     kernel = ran if index is None else network.kernels[index].name
     of_tensors: dict[str, list[int]] = {}
