@@ -487,7 +487,7 @@ _KERNELS = 60_000
 def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
     """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
 
-    Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough bytes for their nodes.
+    Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough for their nodes.
     """
     best: FitSubject | None = None
     least, before = subject.before.arena, (0, 0)
