@@ -37,8 +37,7 @@ from opened_calls import is_opened
 
 from onnxtile.fusion.lower.definition import definition
 from onnxtile.fusion.lower.island_lowering import IslandLowering
-from onnxtile.fusion.lower.lowering import Lowering
-from onnxtile.fusion.lower.operator_lowering import OperatorLowering
+from onnxtile.fusion.lower.lowering import Lowering, OperatorLowering
 from onnxtile.fusion.lower.terms import Poly, variable
 from onnxtile.fusion.lowerings import activations
 from onnxtile.fusion.operator_lowerings.quantised import StayingOperator

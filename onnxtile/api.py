@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from onnxtile.inspection.summary import Inspection as Inspection
     from onnxtile.inspection.trace import Trace as Trace
     from onnxtile.model.load import Source as Source
-    from onnxtile.pipeline.library import run as run
     from onnxtile.pipeline.run import RunResult as RunResult
+    from onnxtile.pipeline.run import run as run
     from onnxtile.planning.result import PlanResult as PlanResult
     from onnxtile.system.errors import CheckFailed as CheckFailed
     from onnxtile.system.errors import Infeasible as Infeasible
@@ -71,8 +71,7 @@ _HOMES = {
     "onnxtile.inspection.summary": ("Inspection",),
     "onnxtile.inspection.trace": ("Trace",),
     "onnxtile.model.load": ("Source",),
-    "onnxtile.pipeline.library": ("run",),
-    "onnxtile.pipeline.run": ("RunResult",),
+    "onnxtile.pipeline.run": ("run", "RunResult"),
     "onnxtile.planning.result": ("PlanResult",),
     "onnxtile.system.errors": (
         *("CheckFailed", "Infeasible", "Mismatch", "ModelError", "ModelWarning", "OnnxtileError", "OverLimit"),

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from onnxtile import api
+from onnxtile.declare.verb import Outcome
 from onnxtile.report.format import RenderOptions, format_of
 from onnxtile.report.layout import live_sizes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.files import staged
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.progress import Progress
 from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import Limits
+from onnxtile.verbs.demo import DemoCommand
 
 ORIGINAL, FUSED, TILED = "transformer.onnx", "transformer.fused.onnx", "transformer.fused.tiled.onnx"
 MAX = 64
@@ -60,11 +62,12 @@ class DemoResult:
         }
 
 
-def demo(folder: Path, *, progress: Progress = silent) -> DemoResult:
-    """Fuse, tile and plan the demo model, one after the other; leave the original, the results and their plans in `folder`.
+def demo(options: DemoCommand) -> Outcome:
+    """Fuse, tile and plan the demo model, one after the other; leave the original, the results and their plans in the folder asked for.
 
-    Raises UsageError where `folder` cannot be made; Mismatch where the outputs of a step differ.
+    Raises UsageError where the folder cannot be made; Mismatch where the outputs of a step differ.
     """
+    folder, progress = options.folder, options.progress
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -83,7 +86,7 @@ def demo(folder: Path, *, progress: Progress = silent) -> DemoResult:
         _stage("fused", fused, f"fuse {ORIGINAL}", fusing.fused, 0, progress),
         _stage("fused and tiled", tiled, f"tile {FUSED} --max {MAX}", fusing.fused, tiling.result.matmuls, progress),
     )
-    return DemoResult(folder, stages)
+    return Outcome(DemoResult(folder, stages), "demo")
 
 
 def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, progress: Progress) -> Stage:

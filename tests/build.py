@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from onnxtile.declare.layout_rules import LayoutTable
@@ -14,6 +16,12 @@ from onnxtile.declare.layout_rules import LayoutTable
 Dims: TypeAlias = Sequence[int | str | None] | None
 Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]
 """Inputs or outputs of a graph, by name: their dimensions where they are floats, else the element type and the dimensions."""
+Text: TypeAlias = Callable[..., onnx.ModelProto]
+"""What reads the text of a model: a fixture of several rooms."""
+ValueOf: TypeAlias = Callable[[ir.Model, str], ir.Value]
+"""What finds a value of a model by its name."""
+Find: TypeAlias = Callable[[str], Path]
+"""What finds the file of a real model by its name."""
 
 
 def with_layout(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import onnx_ir as ir
 import pytest
 
 from onnxtile import api
-from onnxtile.fusion.author import find_nodes, pattern_file, write_query
 from onnxtile.fusion.pattern import from_file
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.system.errors import UsageError
+from onnxtile.verbs.flows.match import find_nodes, pattern_file, write_query
 from tests.conftest import ZOO
 
 

@@ -18,7 +18,6 @@ from onnxtile.system.limits import LOOP_SECONDS, SECONDS, Clock, RunLimits, Watc
 from onnxtile.system.runtime import Session
 from tests import build
 
-Text = Callable[..., onnx.ModelProto]
 ENDLESS = 2**62
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from onnxtile import api
 from onnxtile.declare.values import Unreadable, read_shapes
 from onnxtile.fusion.pattern import from_file as pattern_file
+from onnxtile.model.feeds import read_inputs
 from onnxtile.model.load import digest, load
-from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.report.format import read_plan
 from onnxtile.system.errors import (

@@ -25,7 +25,8 @@ from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
-from onnxtile.model.save import raise_ir_version
+from onnxtile.model.known import types_kept
+from onnxtile.model.save import MAX_IR_VERSION, raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.result import PlanResult
@@ -56,12 +57,13 @@ class ArenaExecutor:
         shapes: Shapes,
         constants: Constants,
         *,
+        facts: LayoutFacts | None = None,
         blocks: Mapping[str, ArenaMemory] | None = None,
     ) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
-        facts = LayoutFacts(model, shapes, constants)
+        facts = facts or LayoutFacts(model, shapes, constants)
         self._graph, self._kernels = read_kernels(facts, PlanScope(model.graph)), Kernels(facts)
         self.blocks = blocks or {arena.name: ArenaMemory(arena.size, result.alignment) for arena in result.arenas}
         self._result = result
@@ -178,6 +180,9 @@ def _nowhere(claims: _Claims) -> _Claims:
     return replace(claims, buffers=(), bodies=tuple(map(_nowhere, claims.bodies)))
 
 
+_LISTED = 4
+"""The first IR version in which an initializer need not be an input, which a caller may override."""
+
 # The plain run of the whole model in onnxruntime's own memory, to compare a run inside the arena with.
 
 
@@ -189,16 +194,21 @@ class PlainRun:
     """
 
     def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
-        copy = model.clone()
-        fold(copy)
-        raise_ir_version(copy)
-        for value in copy.graph.outputs:
-            value.shape = None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
-        self._session = session_of(copy)
-        if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
-            for value in copy.graph.inputs:
-                value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+        copy = model
+        if model.functions or not _LISTED <= model.ir_version <= MAX_IR_VERSION:
+            copy = model.clone()
+            fold(copy)
+            raise_ir_version(copy)
+        with types_kept((*copy.graph.inputs, *copy.graph.outputs)):
+            for value in copy.graph.outputs:
+                value.shape = (
+                    None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
+                )
             self._session = session_of(copy)
+            if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
+                for value in copy.graph.inputs:
+                    value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+                self._session = session_of(copy)
         self._inputs = {value.name or "": shapes.dtype(value) for value in model.graph.inputs}
         self._outputs = dict.fromkeys(model.graph.outputs)
         self._shapes = shapes
@@ -321,15 +331,18 @@ def arena_run(
     *,
     wanted: Wanted = ANYTHING,
     progress: Progress = silent,
+    facts: LayoutFacts | None = None,
 ) -> ArenaVerdict:
     """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    All inputs are as `wanted`. There is one run in which kernels that share bytes are repeated on other values; several where the plan
-    allows another order of the nodes, or data decide which nodes run or how large a tensor is. All use unoptimised kernels on one
-    thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes, CheckFailed where the plan leaves the arena.
+    All inputs are as `wanted`. `facts` are those of the opened model. There is one run in which kernels that share bytes are repeated on
+    other values; several where the plan allows another order of the nodes, or data decide which nodes run or how large a tensor is. All use
+    unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes, CheckFailed where the
+    plan leaves the arena.
     """
     model, shapes, constants = unfold(model, shapes, constants)
-    executor = ArenaExecutor(model, result, shapes, constants)
+    facts = facts or LayoutFacts(model, shapes, constants)
+    executor = ArenaExecutor(model, result, shapes, constants, facts=facts)
     count = SEVERAL if executor.may_differ else 1
     prepared = [_arrays(fed) for fed in wanted.feeds(model, shapes.sizes, count)]
     # The session of the whole model is gone before the nodes run, which read the weights once more.
@@ -338,7 +351,7 @@ def arena_run(
     nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
-    unsure = Unsure.of(LayoutFacts(model, shapes, constants))
+    unsure = Unsure.of(facts)
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
         (number, _other_order(nodes, result.steps, number, every=every) if number else None)

@@ -42,8 +42,8 @@ from onnxtile.check.states import (
     spread_tensors,
     wrong_row_strides,
     wrong_states,
+    wrong_streams,
 )
-from onnxtile.check.streams import wrong_streams
 from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, PlannedBody, PlannedBuffer, PlannedGraph
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants

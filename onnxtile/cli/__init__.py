@@ -18,8 +18,8 @@ from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show
 from onnxtile.declare.option import replaced
 from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
-from onnxtile.system.modules import defer
 from onnxtile.system.process import silence_libraries
+from onnxtile.system.registry import defer
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""

@@ -1,4 +1,4 @@
-"""The application: a command for each verb of `onnxtile.verbs` and `onnxtile.cli.commands`, found by their existence."""
+"""The application: a command for each verb of `onnxtile.verbs`, found by their existence."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _GROUPS = {"pattern": "Write patterns of your own."}
 
 def verbs() -> dict[str, Verb]:
     """Return all verbs by name."""
-    verbs_by_name = {**discover("onnxtile.verbs", Verb), **discover("onnxtile.cli.commands", Verb)}
-    return dict(sorted(verbs_by_name.items()))
+    return dict(sorted(discover("onnxtile.verbs", Verb).items()))
 
 
 def build(asked: str = "") -> typer.Typer:

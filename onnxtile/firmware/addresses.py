@@ -60,7 +60,7 @@ class ProgramMemory:
         return decision
 
 
-class ValueAddresses:
+class ValueAddresses(dict[ir.Value | None, ByteAddress]):
     """The addresses of the values of one graph and its bodies.
 
     Where it is a meta-op, its buffers are in the workspace from `base` on; `end` is the end of the workspace that is in use around it.
@@ -76,6 +76,7 @@ class ValueAddresses:
         end: int,
         strides: Mapping[str, tuple[int, ...]],
     ) -> None:
+        super().__init__()
         model, self._shapes, self.constants = opened
         self.memory = memory
         ends = (*model.graph.inputs, *(value for node in model.graph for value in node.outputs))
@@ -83,24 +84,6 @@ class ValueAddresses:
         self.facts = LayoutFacts(*opened, spread=frozenset(self._strides))
         self.end = end
         self._arenas, self._base = arenas, base
-        self._addresses: dict[ir.Value, ByteAddress] = {}
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._addresses
-
-    def __getitem__(self, value: ir.Value) -> ByteAddress:
-        return self._addresses[value]
-
-    def __setitem__(self, value: ir.Value, address: ByteAddress) -> None:
-        self._addresses[value] = address
-
-    def get(self, value: ir.Value | None) -> ByteAddress | None:
-        """Return the address of a value that has bytes outside flash, None for any other."""
-        return None if value is None else self._addresses.get(value)
-
-    def setdefault(self, value: ir.Value, address: ByteAddress) -> ByteAddress:
-        """Return the address of `value`, which is `address` where it has none yet."""
-        return self._addresses.setdefault(value, address)
 
     def add_buffers(self, graph: ir.Graph, buffers: Iterable[PlannedBuffer]) -> None:
         """Give the values of `graph` the addresses of their `buffers`."""
@@ -111,21 +94,17 @@ class ValueAddresses:
             if row is None:
                 continue
             if self._base is None:
-                self._addresses[value] = ByteAddress(ARENA, self._arenas[row.arena], row.offset)
+                self[value] = ByteAddress(ARENA, self._arenas[row.arena], row.offset)
             else:
-                self._addresses[value] = ByteAddress(WORKSPACE, 0, self._base + row.offset)
+                self[value] = ByteAddress(WORKSPACE, 0, self._base + row.offset)
 
     def of(self, value: ir.Value) -> ByteAddress:
         """Return the address of `value`, that of a constant in flash. Raises UsageError where it has none."""
-        if value in self._addresses:
-            return self._addresses[value]
+        if value in self:
+            return self[value]
         if value in self.constants:
-            return self.constant(self.constants.array(value), self.tensor(value))
+            return self.memory.constant(self.constants.array(value), self.tensor(value))
         raise UsageError(f"C needs fixed bytes, and {value.name!r} has no address in the plan")
-
-    def constant(self, array: Array, tensor: TensorForm) -> ByteAddress:
-        """Return the address of a constant in flash."""
-        return self.memory.constant(array, tensor)
 
     def tensor(self, value: ir.Value) -> TensorForm:
         """Return the type of `value`. Raises UsageError where it has no fixed bytes, or elements of less than a byte."""

@@ -23,7 +23,7 @@ from onnxtile.system.errors import UsageError
 def over_sizes(programs: Sequence[CProgram], points: SizePoints, sizes: tuple[OpenSize, ...]) -> CProgram:
     """Return the program over the ranges of `sizes` that is `programs` at the `points`. Raises UsageError where their calls differ."""
     results = list(zip(*(program.results for program in programs), strict=True))
-    calls, merged = list[ProgramCall](), list[NodeResult]()
+    calls = list[ProgramCall]()
     moved = next((same[0] for same in results if len({result.calls for result in same}) > 1), None)
     if moved is not None or len({len(program.calls) for program in programs}) > 1:
         raise _refusal(moved, _OTHER_BYTES)
@@ -32,13 +32,7 @@ def over_sizes(programs: Sequence[CProgram], points: SizePoints, sizes: tuple[Op
             calls.append(_merged_call(same_calls, points))
         except _DiffersError as error:
             raise _refusal(next((same[0] for same in results if same[0].calls > number), None), str(error)) from error
-    for same in results:
-        try:
-            (size,) = _numbers([(result.tensor.bytes,) for result in same], points)
-        except _DiffersError as error:
-            raise _refusal(same[0], str(error)) from error
-        merged.append(replace(same[0], bytes=size))
-    return replace(programs[0], calls=tuple(calls), results=tuple(merged), points=points, sizes=sizes)
+    return replace(programs[0], calls=tuple(calls), points=points, sizes=sizes)
 
 
 _OTHER_BYTES = "from size to size, it uses bytes at other addresses"

@@ -18,6 +18,7 @@ from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects, read_own
 from onnxtile.firmware.program import CProgram
 from onnxtile.firmware.prove import (
     HALF_PRECISION,
+    REFUSED,
     RUNS,
     STATE_RUNS,
     CheckedRun,
@@ -184,7 +185,7 @@ def build(
     with _with_objects(target.tools(), target.own) as tools:
         if tools is None:
             return replace(firmware, proof=not_proved("no C compiler is here"))
-        firmware = replace(firmware, footprint=footprint_of(source, tools))
+        firmware = replace(firmware, footprint=footprint_of(source, tools, required=verify))
         if not verify:
             return firmware
         if target.compiler and not tools.runner:
@@ -266,20 +267,22 @@ def _with_objects(tools: Tools | None, own: OwnKernels | None) -> Iterator[Tools
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)", re.MULTILINE)
 
 
-def footprint_of(source: CSource, tools: Tools) -> Footprint | None:
-    """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails."""
+def footprint_of(source: CSource, tools: Tools, *, required: bool) -> Footprint | None:
+    """Return the bytes of `source`; None where the tool `size` is missing beside the compiler, or it fails.
+
+    Raises UsageError where the compiler refuses the program, and it is `required` to take it.
+    """
     command = _without_files(tools.compiler)
     named, size = _named(command)
     if size is None:
         return None
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
-        (folder / f"{source.title}.c").write_text(source.code, "utf-8")
-        (folder / f"{source.title}.h").write_text(source.header, "utf-8")
-        options = ("-std=c99", OPTIMISED, "-c", str(folder / f"{source.title}.c"), "-o", str(folder / "net.o"))
+        options = ("-std=c99", OPTIMISED, "-c", str(source.save(folder)), "-o", str(folder / "net.o"))
         done = command_done([*command, "-fstack-usage", *options], None)
         if done.returncode:
-            done = command_done([*command, *options], None)
+            words = [*command, *options]
+            done = succeed(words, REFUSED) if required else command_done(words, None)
         objects = [word for word in tools.compiler if word.endswith(".o")]
         listed = command_done([size, "-A", str(folder / "net.o"), *objects], None)
         if done.returncode or listed.returncode:

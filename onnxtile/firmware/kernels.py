@@ -116,7 +116,7 @@ def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
     if not kernels:
         return EmxText("", ())
     try:
-        return _parsed(_text(kernels), kernels)
+        return _parsed(_emx().compile(model_of(kernels)), kernels)
     except (CompilerError, _UnknownText) as error:
         if len(kernels) == 1:
             raise _lacking(kernels[0], " ".join(str(error).partition(" (while lowering")[0].split())) from error
@@ -156,11 +156,6 @@ def model_of(kernels: Sequence[DistinctKernel]) -> onnx.ModelProto:
     for info in model.graph.output:
         info.type.CopyFrom(outputs[info.name])
     return model
-
-
-def _text(kernels: Sequence[DistinctKernel]) -> str:
-    text: str = _emx().compile(model_of(kernels))
-    return text
 
 
 @cache

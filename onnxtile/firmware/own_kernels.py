@@ -212,7 +212,7 @@ def included(calls: Iterable[OwnCall]) -> str:
 
 
 def compiled_objects(
-    own: OwnKernels, command: Sequence[str], folder: Path, run: Callable[[Sequence[str]], None]
+    own: OwnKernels, command: Sequence[str], folder: Path, run: Callable[[Sequence[str]], object]
 ) -> list[Path]:
     """Compile the sources of `own` by `command` to objects in `folder`, and return these; `run` runs a command."""
     objects = []

@@ -41,6 +41,9 @@ WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
 """The options with which a file has to compile."""
 RUNS = 3
 """The runs of a proof, on different inputs."""
+REFUSED = "the C compiler refuses the program"
+"""What is said of a program that does not compile."""
+
 REPORT = "nothing was written; please report it with the model"
 """What to do about a program that computes something else."""
 _LIMIT = "inputs far from the model's own make errors of rounding large: limit random ones by --inputs INPUT=LOW:HIGH; nothing was written"
@@ -419,20 +422,18 @@ def require_proved(proof: Proof, wanted: Wanted) -> None:
 
 def compiled_program(source: CSource, runs: Sequence[CheckedRun], tools: Tools, folder: Path) -> Path:
     """Write `source`, the program that runs it and the inputs of `runs` to `folder`, and compile them. Raises UsageError."""
-    (folder / f"{source.title}.c").write_text(source.code, "utf-8")
-    (folder / f"{source.title}.h").write_text(source.header, "utf-8")
+    files = [str(source.save(folder)), str(folder / "main.c")]
     (folder / "main.c").write_text(main_text(source, len(runs)), "utf-8")
     (folder / "input.bin").write_bytes(b"".join(_input_of(source, run) for run in runs))
     external = [f"-D{variable.upper()}_EXTERN" for _, variable, _ in source.interface.arenas]
     if source.weights_file:
         (folder / f"{source.title}.weights.bin").write_bytes(source.weights_file)
         external += [f'-DWEIGHTS_IN_FLASH="{folder}/{source.title}.weights.bin"'] if tools.runner else []
-    files = [str(folder / f"{source.title}.c"), str(folder / "main.c")]
     if source.transfers:
         files.append(str(folder / "driver.c"))
         Path(files[-1]).write_text(proving_driver(source.title, source.interface.name, source.transfers), "utf-8")
     command = [*tools.compiler, *WARNINGS, "-O2", *external, *files, "-lm", "-o", str(folder / "program")]
-    succeed(command, "the C compiler refuses the program")
+    succeed(command, REFUSED)
     return folder / "program"
 
 
@@ -475,13 +476,14 @@ def output_of_run(program: Path, source: CSource, runs: Sequence[CheckedRun], to
     return output
 
 
-def succeed(command: Sequence[str], reason: str) -> None:
-    """Run `command`. Raises UsageError with `reason` and what it says where it fails."""
+def succeed(command: Sequence[str], reason: str) -> subprocess.CompletedProcess[str]:
+    """Run `command`, and return how it ended. Raises UsageError with `reason` and what it says where it fails."""
     done = command_done(command, None)
     if done.returncode:
         raise UsageError(
             f"{reason}: {_last(done)}", hint="nothing was written; add --no-verify to write it all the same"
         )
+    return done
 
 
 def command_done(command: Sequence[str], folder: Path | None) -> subprocess.CompletedProcess[str]:

@@ -51,7 +51,7 @@ from onnxtile.firmware.stored_weights import stored_weights
 from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.firmware.turns import TurnCalls, turns_of
 from onnxtile.kernels.aliases import Alias, parts, views
-from onnxtile.model.formula import read_size
+from onnxtile.model.formula import product_of, read_size
 from onnxtile.model.submodel import bare_node
 from onnxtile.model.topology import node_id
 from onnxtile.operators.node_view import NotApplicable
@@ -180,7 +180,7 @@ class _Planned:
 
     def program(self) -> CProgram:
         """Return the whole program of the main graph."""
-        ports = self._ports(self._inputs)
+        ports = [self._port(value, self._addresses.of(value)) for value in self._inputs]
         outputs = [self._with_rows(port) for port in self.write()]
         states = {state.input: state for state in self._plan.states}
         resets = [(port.address, states[port.name].size) for port in ports if port.name in states]
@@ -217,14 +217,6 @@ class _Planned:
                 address = self._taken[number]
             ports.append(self._port(value, address))
         return ports
-
-    @property
-    def calls(self) -> list[ProgramCall]:
-        """The calls so far."""
-        return self._calls
-
-    def _ports(self, values: Iterable[ir.Value]) -> list[Port]:
-        return [self._port(value, self._addresses.of(value)) for value in values]
 
     def _port(self, value: ir.Value, address: ByteAddress) -> Port:
         formulas = tuple(map(str, self._shapes.formulas(value) or ()))
@@ -266,12 +258,12 @@ class _Planned:
 
     def _make_transfers(self, transfers: TransferSchedule, nodes: Sequence[ir.Node], step: int) -> None:
         """Start the copies that may run beside the kernel of `step`, and wait for those that it needs."""
-        for transfer in transfers.starting(step):
+        for transfer in transfers.starting.get(step, ()):
             source, copied = nodes[transfer.step].inputs[0], nodes[transfer.step].outputs[0]
             assert source is not None
             places = (self._addresses.of(copied), self._addresses.of(source))
             self._calls.append(HelperCall("start", places, (transfer.number, self._addresses.tensor(copied).bytes)))
-        self._calls += [HelperCall("wait", (), (transfer.number,)) for transfer in transfers.ending(step)]
+        self._calls += [HelperCall("wait", (), (transfer.number,)) for transfer in transfers.ending.get(step, ())]
 
     def _made(self, node: ir.Node, outputs: Iterable[ir.Value]) -> Iterator[NodeResult]:
         """Yield the `outputs` of `node`, whose calls are the last."""
@@ -282,13 +274,14 @@ class _Planned:
                 is_narrow = ir.DataType(tensor.dtype) in _QUANTISED
                 is_rounded = is_narrow and (is_graph or makes_quantised(value))
                 address = self._addresses[value]
-                name = value.name or ""
-                yield NodeResult(len(self._calls), name, node.op_type, tensor, address, tensor.bytes, is_rounded)
+                formulas, name = self._shapes.formulas(value), value.name or ""
+                size = tensor.bytes if formulas is None else product_of((*formulas, tensor.element))
+                yield NodeResult(len(self._calls), name, node.op_type, tensor, address, size, is_rounded)
 
     def _node(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         graph = inside_of(node)
         if graph is not None:
-            self._open_call(node, graph, bodies)
+            self._body(node, graph, next((body for body in bodies if body.attribute is None), None))
             return
         if node.op_type == "If" and self._facts.is_standard(node) and node.inputs[0] is not None:
             self._branch(node, bodies)
@@ -304,10 +297,6 @@ class _Planned:
             self._meta_op(node)
         else:
             self._kernel(name, node)
-
-    def _open_call(self, node: ir.Node, graph: ir.Graph, bodies: Sequence[PlannedBody]) -> None:
-        """Run the graph of a function that the plan opens, in the workspace of the call."""
-        self._body(node, graph, next((body for body in bodies if body.attribute is None), None))
 
     def _branch(self, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Run one of the branches of an If; results without an address in the plan have one in the workspace."""
@@ -468,7 +457,7 @@ class _Planned:
         inner.write()
         for offsets in island.offsets or [(0,) * len(ends)]:
             addresses = [address.at(offset) for address, offset in zip((*sources, *targets), offsets, strict=True)]
-            self._calls += [between(inner_call, addresses) for inner_call in inner.calls]
+            self._calls += [between(inner_call, addresses) for inner_call in inner._calls]
         self._calls += moved
 
     def _island(self, call: ir.Node) -> PlannedIsland:

@@ -48,22 +48,17 @@ def transfers_of(copies: Sequence[MemoryCopy], steps: int, by_kernels: Collectio
 
 
 class TransferSchedule:
-    """The transfers of a plan by the steps before which they start, and before which they have ended; `nodes` has those of all steps."""
+    """The transfers of a plan by the steps before which they start, and before which they have ended; `nodes` has those of all steps.
+
+    Those of the step after the last end with the run.
+    """
 
     def __init__(self, copies: Sequence[MemoryCopy], nodes: Sequence[ir.Node]) -> None:
         by_kernels = {copy.step for copy in copies if len(nodes[copy.step].inputs) > 1}
         transfers = list(transfers_of(copies, len(nodes), by_kernels))
         self.steps = frozenset(transfer.step for transfer in transfers)
-        self._starting = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.start)}
-        self._ending = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.end)}
-
-    def starting(self, step: int) -> Sequence[Transfer]:
-        """Return the transfers that start before the kernel of `step`."""
-        return self._starting.get(step, [])
-
-    def ending(self, step: int) -> Sequence[Transfer]:
-        """Return the transfers that have ended before the kernel of `step`; those of the step after the last end with the run."""
-        return self._ending.get(step, [])
+        self.starting = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.start)}
+        self.ending = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.end)}
 
 
 # The functions in C that make them.

@@ -95,7 +95,7 @@ class TurnCalls:
         ]
         for value, address in zip(turns.carried, self._carried, strict=True):
             values[value.before] = address
-        self._always = values.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
+        self._always = values.memory.constant(np.asarray(1, np.uint8), TensorForm(onnx.TensorProto.UINT8, ()))
         self._most = None if turns.most is None and not turns.read else values.cell(8)
         self._goes_on = values.cell(1)
         self._number = values.cell(8) if turns.read or turns.made else values.get(turns.number)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +42,6 @@ from onnxtile.firmware.program import (
     CProgram,
     DistinctKernel,
     KernelCall,
-    PlainCall,
     ProgramCall,
     RepeatedCalls,
     StreamPort,
@@ -86,6 +86,13 @@ class CSource:
     repeats: int = 0
     transfers: int = 0
 
+    def save(self, folder: Path) -> Path:
+        """Write net.c and net.h to `folder`; return the path of the first."""
+        code = folder / f"{self.title}.c"
+        code.write_text(self.code, "utf-8")
+        code.with_name(f"{self.title}.h").write_text(self.header, "utf-8")
+        return code
+
     def named(self, title: str) -> CSource:
         """Return the same program with another title. No name of a tensor is in the way: all of them come after the start."""
         before, name = self.interface.name, prefix_of(title)
@@ -124,7 +131,8 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     stream = stream_of(entries, units)
     interface = Interface.of(program, name)
     helper_texts = _HELPERS | {
-        f"rows_{number}": (1, _rows_text(*stream)) for number, stream in enumerate(interface.streams)
+        f"rows_{number}": (1, f"{function}(({ctype_of(port)} *)x[0], (size_t)p[0], (size_t)p[1]);")
+        for number, (port, function) in enumerate(interface.streams)
     }
     functions = [*in_c.functions, *(_helper_function(name, kind, *helper_texts[kind]) for kind in table.helpers)]
     computed: dict[OpenNumber, int] = {}
@@ -219,19 +227,12 @@ class _Spaces:
 
     def __init__(self, program: CProgram, weights: FlashWeights) -> None:
         self._weights = weights
-        self._numbers: dict[tuple[str, int], int] = {}
-        for number in range(len(program.arenas)):
-            self._add(ARENA, number)
-        if program.workspace:
-            self._add(WORKSPACE, 0)
-        for size in weights.blocks:
-            self._add(CONSTANT, size)
-        for port in (*program.inputs, *program.outputs):
-            if port.is_argument:
-                self._add(port.address.kind, port.address.number)
-
-    def _add(self, kind: str, number: int) -> None:
-        self._numbers[kind, number] = len(self._numbers)
+        blocks = [(ARENA, number) for number in range(len(program.arenas))]
+        blocks += [(WORKSPACE, 0)] if program.workspace else []
+        blocks += [(CONSTANT, size) for size in weights.blocks]
+        ports = (port.address for port in (*program.inputs, *program.outputs) if port.is_argument)
+        blocks += [(address.kind, address.number) for address in ports]
+        self._numbers = {block: number for number, block in enumerate(blocks)}
 
     @property
     def count(self) -> int:
@@ -333,9 +334,6 @@ class _CallTable:
                 None if address is None else self._spaces.operand(address) for address in (call.most, call.number)
             )
             return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
-        return self.call(call)
-
-    def call(self, call: PlainCall) -> TableCall:
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
             operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)
@@ -347,10 +345,6 @@ class _CallTable:
     def _helper_call(self, helper: str, numbers: tuple[OpenNumber, ...], addresses: Iterable[ByteAddress]) -> TableCall:
         kernel = len(self._kernels) + self._helpers.setdefault((helper, numbers), len(self._helpers))
         return TableCall(kernel, tuple(map(self._spaces.operand, addresses)))
-
-
-def _rows_text(port: StreamPort, function: str) -> str:
-    return f"{function}(({ctype_of(port)} *)x[0], (size_t)p[0], (size_t)p[1]);"
 
 
 def _rows_declared(port: StreamPort, function: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model import keys
+from onnxtile.fusion.record import fused_graphs
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import (
     DEQUANTISING,
@@ -26,7 +26,6 @@ from onnxtile.model.node_kinds import (
     sums_integers,
 )
 from onnxtile.model.opset import opset_of
-from onnxtile.model.topology import graphs_in, roots
 from onnxtile.operators.row import FloatMeaning
 from onnxtile.operators.table import names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
@@ -102,16 +101,7 @@ def _is_stored(dtype: ir.DataType | None) -> bool:
 
 def has_quantised_operators(model: ir.Model) -> bool:
     """Return whether any node of `model` quantises, dequantises or computes on quantised tensors."""
-    return any(_is_quantised(node) for graph in _graphs(model) for node in graph)
-
-
-def _graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the graphs in which queries look: the main graph, those of the user's functions, and the bodies in them."""
-    return [graph for root in roots(model) if not _is_meta_op(root) for _, graph in graphs_in(root)]
-
-
-def _is_meta_op(root: ir.Graph | ir.Function) -> bool:
-    return isinstance(root, ir.Function) and keys.META_OP in root.metadata_props
+    return any(_is_quantised(node) for graph in fused_graphs(model) for node in graph)
 
 
 def _is_quantised(node: ir.Node) -> bool:
@@ -124,7 +114,7 @@ def float_view(model: ir.Model, constants: Constants) -> FloatView:
     """Return the float view of `model`, of which `constants` are the constant values."""
     copy = model.clone()
     view = FloatView(copy, {}, {}, {})
-    for ours, theirs in zip(_graphs(copy), _graphs(model), strict=True):
+    for ours, theirs in zip(list(fused_graphs(copy)), list(fused_graphs(model)), strict=True):
         writer = _ViewWriter(view, ours, constants)
         pairs = list(zip(ours, theirs, strict=True))
         view.values.update(zip(ours.inputs, theirs.inputs, strict=True))

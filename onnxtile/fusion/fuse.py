@@ -231,8 +231,8 @@ class Fuser:
 
     def apply(self, pattern: Pattern) -> PatternResult:
         """Contract the matches of one pattern, and return what became of each."""
-        single = ((program.roots[0].type, len(self.matcher.find(program))) for program in pattern.operators)
-        already = {operator: count for operator, count in single if count}
+        single = ((program, len(self.matcher.find(program))) for program in pattern.operators)
+        already = {program.roots[0].type: count for program, count in single if count}
         fates = [] if pattern.island is None else self._islands(pattern, pattern.island)
         for i, program in enumerate(pattern.programs):
             with pattern.located(i):
@@ -548,13 +548,16 @@ class FusionRun:
 
 def _require_known(model: ir.Model, patterns: Collection[Pattern]) -> None:
     """Raise QueryError, or PatternError for a query in a file, for an operator that nothing can make: a typo."""
+    others = [pattern for pattern in patterns if not pattern.is_shipped]
+    if not others:
+        return
     known = {node.op_type for graph in model.graphs() for node in graph} | {pattern.name for pattern in patterns}
     known |= {node.op_type for function in model.functions.values() for node in function}
     try:
-        _require_known_in(patterns, known)
+        _require_known_in(others, known)
     except (QueryError, PatternError):
         known |= {pattern.name for name in set_names() for pattern in pattern_set(name)}
-        _require_known_in(patterns, known)
+        _require_known_in(others, known)
 
 
 def _require_known_in(patterns: Iterable[Pattern], known: Collection[str]) -> None:

@@ -414,15 +414,14 @@ class _Finder:
         maker = None if value is None else value.producer()
         if maker is None or maker in self._taken or not quantises_at_run(maker) or maker.outputs[0] is not value:
             return None
-        if maker.graph is not self._graph or not self._may_be_inside(maker) or self._has_outputs(maker):
+        if maker.graph is not self._graph or not self._may_be_inside(maker):
             return None
         readers = set(value.consumers())
+        if any(result.is_graph_output() for result in maker.outputs):
+            return None
         if any(not sums_integers(reader) or self._scaled(reader) is None for reader in readers - self._taken):
             return None
         return maker if self._stays(maker, max(self._places[reader] for reader in readers)) else None
-
-    def _has_outputs(self, node: ir.Node) -> bool:
-        return any(value.is_graph_output() for value in node.outputs)
 
     def _stays(self, reader: ir.Node, last: int) -> bool:
         """Return whether the tensor that `reader` reads is stored beyond the place `last` also without it."""

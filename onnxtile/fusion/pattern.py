@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxtile.fusion.island_rule import IslandRule
-from onnxtile.query.language import parse, parse_condition
-from onnxtile.query.program import Program, compile_query
+from onnxtile.query.program import Program
 from onnxtile.query.syntax import ANY_NODE, Node, Span
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.dataclass import dataclass
@@ -21,8 +20,8 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.declared_operator import TargetName
     from onnxtile.fusion.lower.declared import DeclaredLowering
+    from onnxtile.fusion.pattern_file import TargetName
 
 
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
@@ -134,12 +133,17 @@ class Pattern:
 
     def needs(self) -> set[str]:
         """Return the names of patterns that come first, if they are there: those in `after`, and all operators of the queries."""
-        return {*self.after, *(node.type for program in self.programs for node in program.query.nodes)}
+        return set(self.after).union(*(program.named for program in self.programs))
 
     @property
     def place(self) -> str:
         """Where the pattern gets its name: "path:line", or the query."""
         return self.doc if self.file is None else self.file.place(("name",))
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the pattern is one of the library: tests compile its queries, and look up the names in them."""
+        return self.file is not None and self.file.path.is_relative_to(data_folder("patterns"))
 
     @contextmanager
     def located(self, variant: int) -> Iterator[None]:
@@ -156,13 +160,27 @@ def from_file(path: Path) -> Pattern:
 
     source = read(path, PatternError)
     source.validated(PatternFile)
-    return _pattern_in(source)
+    return compiled(_pattern_in(source))
 
 
 @cache
 def _shipped(path: Path, _edited: int) -> Pattern:
-    """Return the pattern in a file of the library, read once in a process unless the file is edited."""
+    """Return the pattern in a file of the library, read once in a process unless the file is edited.
+
+    Its queries are compiled when a model has their operators.
+    """
     return _pattern_in(read(path, PatternError))
+
+
+def compiled(pattern: Pattern) -> Pattern:
+    """Return `pattern`, all of whose queries are compiled. Raises QueryError; PatternError with the place, where the pattern has a file."""
+    for i, program in enumerate(pattern.programs):
+        with pattern.located(i):
+            _require_telling(program)
+            _require_anchors(pattern, program)
+    for i, program in enumerate(pattern.operators):
+        _require_one_node(pattern, i, program)
+    return pattern
 
 
 def _pattern_in(source: TomlFile) -> Pattern:
@@ -171,11 +189,8 @@ def _pattern_in(source: TomlFile) -> Pattern:
     in_place, outputs = tuple(file.get("in_place", ())), file.get("outputs", 1)
     programs = []
     for i, variant in enumerate(file.get("variants", ())):
-        with _located(source, i):
-            query, *conditions = _expanded_texts(variant, file.get("fragments", {}), source, i)
-            where = tuple((parse_condition(text), text) for text in conditions)
-            programs.append(_telling(compile_query(parse(query), where), conditions=bool(where)))
-            _require_anchors(in_place, programs[-1], source)
+        query, *where = _expanded_texts(variant, file.get("fragments", {}), source, i)
+        programs.append(Program(query, tuple(where)))
     island = {name: frozenset(operators) for name, operators in file.get("island", {}).items()}
     return Pattern(
         file["name"],
@@ -188,22 +203,20 @@ def _pattern_in(source: TomlFile) -> Pattern:
         _size_rule(file["workspace"], source) if "workspace" in file else None,
         _lowering(source) if "lower" in file else None,
         IslandRule(**island) if island else None,
-        tuple(_operators(file.get("operators", ()), source)),
+        tuple(map(Program, file.get("operators", ()))),
     )
 
 
-def _operators(texts: Sequence[str], source: TomlFile) -> Iterator[Program]:
-    """Yield the queries of the operators that do the work of the whole meta-op. Raises PatternError where one is not a single node."""
-    for i, text in enumerate(texts):
-        try:
-            query = parse(text)
-        except QueryError as error:
-            raise PatternError(
-                f"{source.place(('operators', i))}: operators: {error.message}", hint=error.hint
-            ) from None
-        if not all(isinstance(clause, Node) for clause in query.clauses) or len(query.clauses) > 1:
-            raise PatternError(f"{source.place(('operators', i))}: operators: {text!r} is not one node")
-        yield compile_query(query)
+def _require_one_node(pattern: Pattern, number: int, program: Program) -> None:
+    """Raise PatternError where a query of an operator that does the work of the whole meta-op is not a single node."""
+    assert pattern.file is not None
+    place = f"{pattern.file.place(('operators', number))}: operators"
+    try:
+        is_one = len(program.query.clauses) == 1 and isinstance(program.query.clauses[0], Node) and program.instructions
+    except QueryError as error:
+        raise PatternError(f"{place}: {error.message}", hint=error.hint) from None
+    if not is_one:
+        raise PatternError(f"{place}: {program.text!r} is not one node")
 
 
 def _expanded_texts(
@@ -225,8 +238,8 @@ def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Locati
 
 
 def _lowering(source: TomlFile) -> DeclaredLowering | None:
-    from onnxtile.fusion.declared_operator import Declared
     from onnxtile.fusion.lower.declared import checked  # few files declare an operator
+    from onnxtile.fusion.pattern_file import Declared
 
     file = source.content
     kinds: dict[TargetName, Declared] = {kind: Declared(**table) for kind, table in file["lower"].items()}
@@ -240,30 +253,26 @@ def _size_rule(text: str, source: TomlFile) -> SizeRule:
         raise PatternError(f"{source.place(('workspace',))}: workspace: {error.message}", hint=error.hint) from error
 
 
-def _require_anchors(names: tuple[str, ...], program: Program, source: TomlFile) -> None:
+def _require_anchors(pattern: Pattern, program: Program) -> None:
     known = {node.anchor for node in program.query.nodes}
-    for i, name in enumerate(names):
-        if name != EVERY_NODE and name not in known:
-            prefix = source.place(("in_place", i))
-            raise PatternError(
-                f"{prefix}: in_place: unknown anchor {name!r} in the query {program.query.text.strip()!r}"
-            )
+    for i, name in enumerate(pattern.in_place):
+        if pattern.file is not None and name != EVERY_NODE and name not in known:
+            prefix = pattern.file.place(("in_place", i))
+            raise PatternError(f"{prefix}: in_place: unknown anchor {name!r} in the query {program.text.strip()!r}")
 
 
 def from_query(query: str, name: str = "MetaOp") -> Pattern:
     """Return a pattern of one query; its meta-op may have any number of results. Raises QueryError."""
-    return Pattern(name, f"what matches {query}", (_telling(compile_query(parse(query))),), None)
+    return compiled(Pattern(name, f"what matches {query}", (Program(query),), None))
 
 
-def _telling(program: Program, *, conditions: bool = False) -> Program:
-    """Return `program`. Raises QueryError where all its nodes may be anything: every part of a model is such a meta-op."""
-    query = program.query
-    nodes = query.nodes
-    asks = any(node.type != ANY_NODE or node.test is not None for node in nodes)
-    if not asks and not conditions:
+def _require_telling(program: Program) -> None:
+    """Compile `program`. Raises QueryError where all its nodes may be anything: every part of a model is such a meta-op."""
+    nodes = program.query.nodes
+    asks = program.instructions and any(node.type != ANY_NODE or node.test is not None for node in nodes)
+    if not asks and not program.where:
         hint = "name an operator, or say in brackets what a node is, as .[rank == 4]"
-        raise QueryError("this matches everything", query.text, (0, len(query.text)), hint=hint)
-    return program
+        raise QueryError("this matches everything", program.text, (0, len(program.text)), hint=hint)
 
 
 @contextmanager
@@ -462,16 +471,11 @@ def _default_patterns(lower: str) -> list[Pattern]:
     if lower == "none":
         return [*pattern_set(), *quantised]
     products = [
-        replace(pattern, name=_PRODUCTS, island=_product_rule(pattern))
+        replace(pattern, name=_PRODUCTS, island=replace(pattern.island, products=frozenset({"Gemm", "MatMul"})))
         for pattern in quantised
         if pattern.island is not None
     ]
     return [*pattern_set("dynamic"), *products, *pattern_set(), *quantised]
-
-
-def _product_rule(pattern: Pattern) -> IslandRule | None:
-    """Return the island rule of `pattern`, of products with weights alone."""
-    return pattern.island and replace(pattern.island, products=frozenset({"Gemm", "MatMul"}))
 
 
 def _selected(pattern: str | tuple[str, str]) -> list[Pattern]:

@@ -191,7 +191,7 @@ def write_past(model: ir.Model, past: Past) -> None:
 
 
 def fused_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the graphs in which calls have records: those of `model` and of the user's functions, not those inside meta-ops."""
+    """Yield the graphs that fuse looks at: those of `model` and of the user's functions, not those inside meta-ops."""
     for root in roots(model):
         if not isinstance(root, ir.Function) or keys.META_OP not in root.metadata_props:
             yield from (graph for _, graph in graphs_in(root))

@@ -25,7 +25,8 @@ from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.values import OutputError, compare_values
 
-_COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
+COUNTS = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+"""Element types of shapes and indices."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class _Sites:
             expected = original.run(feeds)
         except ModelError:
             # A shape or an index that the model computes elsewhere cannot be drawn at random.
-            computed = [v for v in inputs if v not in self._constants and self._dtype(v) in _COUNTS]
+            computed = [v for v in inputs if v not in self._constants and self._dtype(v) in COUNTS]
             if not computed:
                 raise
             reason = f"{computed[0].name!r}, which the model computes, takes no random values"

@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.inspection.work import write_out_calls
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import Ranges, sample_feeds
-from onnxtile.model.npz_inputs import Feeds, write_arrays
+from onnxtile.model.feeds import Feeds, Ranges, sample_feeds, write_arrays
 from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import bodies_of, node_ids, nodes_inside
 from onnxtile.model.validity import skeleton

@@ -13,9 +13,9 @@ from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, product
 from operator import mul
+from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxtile.kernels.kernel_graph import ByteSpan
@@ -24,10 +24,11 @@ from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
+from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
-from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW, No, Operator
 from onnxtile.operators.table import operator_of, sharing_of
+from onnxtile.shapes.infer import inferred_types
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 
@@ -172,7 +173,7 @@ def containers(model: ir.Model, shapes: Shapes) -> dict[ir.Value, ir.TypeProtoco
     ]
     if any(untold):
         # A body may have the names of another.
-        for open_, types in zip(untold, _inferred(model), strict=False):
+        for open_, types in zip(untold, inferred_types(model), strict=False):
             types_of.update({open_[name]: type_ for name, type_ in types.items() if name in open_})
     return {value: type_ for value, type_ in types_of.items() if type_ is not None}
 
@@ -191,34 +192,10 @@ def _is_container(type_: ir.TypeProtocol | None) -> bool:
     return type_ is not None and not isinstance(type_, ir.TensorType)
 
 
-def _inferred(model: ir.Model) -> Iterator[dict[str, ir.TypeProtocol]]:
-    """Yield the types of values that are no tensors, by name, of each graph in the order of `main_graphs`."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return
-    for inner in _graphs(graph):
-        infos = (*inner.value_info, *inner.output)
-        types = ((info.name, ir.serde.deserialize_type_proto_for_type(info.type)) for info in infos)
-        yield {name: type_ for name, type_ in types if type_ is not None and _is_container(type_)}
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        if attribute.HasField("g"):
-            yield from _graphs(attribute.g)
-        for body in attribute.graphs:
-            yield from _graphs(body)
-
-
 def kind_name(type_: ir.TypeProtocol) -> str:
     """Return the name of a type for a message: "sequence", "optional", "sparse tensor"."""
     name = type(type_).__name__.removesuffix("Type")
     return "sparse tensor" if name == "SparseTensor" else name.lower()
-
-
-_STANDARD = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)
@@ -247,6 +224,8 @@ class LayoutFacts:
     constants: Constants
     states: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
     spread: Collection[ir.Value] = ()
+    read: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The kernels of each scope of the model, as `from_onnx` has read them."""
     _lawful: dict[ir.Node, tuple[Alias, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -287,12 +266,11 @@ class LayoutFacts:
 
     def opset(self) -> int:
         """Return the version of the standard operators."""
-        imports = self.model.graph.opset_imports
-        return imports.get("", imports.get("ai.onnx", 1))
+        return opset_of(self.model)
 
     def is_standard(self, node: ir.Node) -> bool:
         """Return whether `node` is an operator of the ONNX specification."""
-        return node.domain in _STANDARD and node.op_identifier() not in self.model.functions
+        return not node.domain and node.op_identifier() not in self.model.functions
 
     def same_bytes(self, a: ir.Value, b: ir.Value) -> bool:
         """Return whether both have one element type and one size, and both are known."""

@@ -94,8 +94,14 @@ class PlanScope:
 
 
 def read_kernels(facts: LayoutFacts, scope: PlanScope) -> KernelGraph:
-    """Return the kernels of the graph of `scope`, and those of its bodies. Raises ModelError where a node reads what is made after it."""
-    return _GraphReader(facts, scope).read()
+    """Return the kernels of the graph of `scope`, and those of its bodies, read once for all who have these `facts`.
+
+    Raises ModelError where a node reads what is made after it.
+    """
+    if scope not in facts.read:
+        facts.read[scope] = _GraphReader(facts, scope).read()
+    graph: KernelGraph = facts.read[scope]
+    return graph
 
 
 class _GraphReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
@@ -14,7 +13,7 @@ from onnxtile.model import keys
 from onnxtile.operators.table import operator_of
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, nearest
 
 # Names of inputs and outputs that are one state: past_key_values.0.key and present.0.key, cache_in and cache_out, h0 and hn.
 
@@ -193,15 +192,9 @@ def _given(facts: LayoutFacts, given: Mapping[str, str]) -> Iterator[StatePair]:
 
 
 def _require_known(kind: str, name: str, known: Mapping[str, ir.Value]) -> None:
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}"
-    )
-    raise UsageError(f"the state {name!r} is not an {kind} of the model that has bytes in a run", hint=hint)
+    if name not in known:
+        hint = nearest(name, known, f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}")
+        raise UsageError(f"the state {name!r} is not an {kind} of the model that has bytes in a run", hint=hint)
 
 
 def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePair:

@@ -11,7 +11,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.families.movement import slice_ranges
-from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
+from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
@@ -57,28 +57,20 @@ def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constan
     if value.is_graph_output() or any(use.node not in places for use in value.uses()):
         raise UsageError(f"{value.name!r} cannot come row by row: a body reads it, or it is an output", hint=_HINT)
     readers = sorted({use.node for use in value.uses()}, key=places.__getitem__)
-    reads = tuple(_reads(value, readers, int(axis), NodeFacts(shapes, constants, opset_of(model))))
+    views = [NodeView(node, shapes, constants, opset_of(model)) for node in readers]
+    reads = tuple(_reads(value, views, int(axis)))
     rows = sizes[int(axis)]
     return InputStream(value, int(axis), rows, prod(sizes) // max(rows, 1) * (dtype.bitwidth // 8), reads)
 
 
-_HINT = "onnxtile fit with --stream writes such a model"
+_HINT = "onnxtile fit with --io INPUT=rows writes such a model"
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """What is known of the nodes of a model."""
-
-    shapes: Shapes
-    constants: Constants
-    opset: int
-
-
-def _reads(value: ir.Value, readers: list[ir.Node], axis: int, facts: NodeFacts) -> Iterator[StreamRead]:
+def _reads(value: ir.Value, readers: list[NodeView], axis: int) -> Iterator[StreamRead]:
     """Yield what reads the rows of an input, in the order of the nodes. Raises UsageError for another order."""
     end = 0
-    for node in readers:
-        rows = _rows_read(value, node, axis, facts)
+    for view in readers:
+        node, rows = view.node, _rows_read(value, view, axis)
         if rows is None:
             raise UsageError(
                 f"{value.name!r} cannot come row by row: {node.name!r} reads it and is not a Slice of its rows",
@@ -93,11 +85,10 @@ def _reads(value: ir.Value, readers: list[ir.Node], axis: int, facts: NodeFacts)
         yield StreamRead(node, rows[0], rows[1] - rows[0])
 
 
-def _rows_read(value: ir.Value, node: ir.Node, axis: int, facts: NodeFacts) -> tuple[int, int] | None:
+def _rows_read(value: ir.Value, view: NodeView, axis: int) -> tuple[int, int] | None:
     """Return the first row that a Slice reads, and the one after the last; None for any other node."""
-    if node.op_type != "Slice" or node.domain not in STANDARD or list(node.inputs).count(value) != 1:
+    if view.operator != "Slice" or list(view.inputs).count(value) != 1:
         return None
-    view = NodeView(node, facts.shapes, facts.constants, facts.opset)
     try:
         cut, sizes, result = slice_ranges(view), view.operand(0), view.result
     except NotApplicable:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRange
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelError, UsageError
+from onnxtile.system.errors import ModelError, UsageError, nearest
 
 
 def bind(
@@ -29,7 +28,7 @@ def bind(
     bound = dict(dims)
     inputs = {value.name or "": value for value in free_inputs(model)}
     for name, shape in shapes.items():
-        for symbol, size in _symbols_of(_input(inputs, name), shape):
+        for symbol, size in _symbols_of(input_named(name, inputs), shape):
             if bound.setdefault(symbol, size) != size:
                 raise UsageError(f"the dimension {symbol!r} is bound to {bound[symbol]} and to {size}")
     for name, size in (*dims.items(), *((name, size) for name, shape in shapes.items() for size in shape)):
@@ -58,7 +57,7 @@ def bind_shapes(
     inputs = {value.name or "": value for value in free_inputs(model)}
     taken, size_of, is_new = set(symbols(inputs.values())), dict[str, int | SizeRange](), False
     for name, shape in shapes.items():
-        value, dims = _input(inputs, name), list[int | str]()
+        value, dims = input_named(name, inputs), list[int | str]()
         written = [None] * len(shape) if value.shape is None else list(value.shape)
         if len(written) != len(shape):
             raise UsageError(f"the input {name!r} has {len(written)} dimensions, not {len(shape)}")
@@ -122,12 +121,12 @@ def symbols(values: Iterable[ir.Value]) -> list[str]:
     return list(dict.fromkeys(d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value))
 
 
-def _input(inputs: Mapping[str, ir.Value], name: str) -> ir.Value:
+def input_named(name: str, inputs: Mapping[str, ir.Value]) -> ir.Value:
+    """Return the input `name`. Raises UsageError where a model with these `inputs` has none."""
     if name in inputs:
         return inputs[name]
-    near = difflib.get_close_matches(name, inputs, n=1)
-    listed = f"its inputs are {', '.join(inputs) or 'none'}"
-    raise UsageError(f"the model has no input {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed)
+    hint = nearest(name, inputs, f"its inputs are {', '.join(inputs) or 'none'}")
+    raise UsageError(f"the model has no input {name!r}", hint=hint)
 
 
 def _symbols_of(value: ir.Value, shape: tuple[int, ...]) -> Iterator[tuple[str, int]]:
@@ -145,13 +144,9 @@ def _require_known(dims: Iterable[str], inputs: Iterable[ir.Value]) -> None:
     for name in dims:
         if name in known:
             continue
-        near = difflib.get_close_matches(name, known, n=1)
-        listed = (
-            f"its dimensions are {', '.join(known)}"
-            if known
-            else "all its dimensions are static; --shape INPUT=... overrides one"
-        )
-        raise UsageError(f"the model has no dimension {name!r}", hint=f"did you mean {near[0]!r}?" if near else listed)
+        static = "all its dimensions are static; --shape INPUT=... overrides one"
+        hint = nearest(name, known, f"its dimensions are {', '.join(known)}" if known else static)
+        raise UsageError(f"the model has no dimension {name!r}", hint=hint)
 
 
 def _overrides_static(value: ir.Value, shape: tuple[int, ...]) -> bool:
@@ -286,6 +281,13 @@ def missing_sizes(inputs: Iterable[ir.Value]) -> ModelError:
     values = list(inputs)
     listed = ", ".join(f"{value.name!r} {_listed(value.shape)}" for value in values)
     return ModelError(f"sizes of inputs are not known: {listed}", hint=f"give them, for example {example(values)}")
+
+
+def require_sizes(model: ir.Model, sizes: Callable[[ir.Value], object]) -> None:
+    """Raise ModelError where `sizes` gives None for an input of `model` that is a tensor and must be fed."""
+    left = [v for v in free_inputs(model) if isinstance(v.type, ir.TensorType) and sizes(v) is None]
+    if left:
+        raise missing_sizes(left)
 
 
 def example(inputs: Iterable[ir.Value]) -> str:

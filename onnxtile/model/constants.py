@@ -18,7 +18,7 @@ from onnxtile.system.runtime import Array, aligned, as_text
 
 _NUMBERS = frozenset({"value_float", "value_floats", "value_int", "value_ints"})
 """The attributes of a Constant node with numbers that are no tensor."""
-_PURE_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
+_PURE_DOMAINS = {"", "ai.onnx.ml", "com.microsoft"}
 """Domains whose operators are computed; the results of other operators are known to their own runtime only."""
 
 

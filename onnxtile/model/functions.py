@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple, TypeAlias
 
 import onnx
@@ -109,24 +110,20 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> Iterator[_Key]:
-    """Yield each function after those that it calls. Raises ModelError where one calls itself, through others or not."""
-    done: set[_Key] = set()
-    for start in contents:
-        path: dict[_Key, Iterator[_Key]] = {}
-        if start not in done:
-            path[start] = iter(contents[start].calls)
-        while path:
-            key, left = next(reversed(path.items()))
-            called = next((callee for callee in left if callee not in done), None)
-            if called is None:
-                del path[key]
-                done.add(key)
-                yield key
-            elif called in path:
-                raise ModelError(f"the function {_shown(called)} calls itself, and ONNX allows no recursion")
-            else:
-                path[called] = iter(contents[called].calls)
+def graphs_of_proto(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield `graph` and the bodies in it at any depth, in the order of `onnxtile.model.topology.main_graphs`."""
+    yield graph
+    for body in (body for node in graph.node for body in _bodies(node)):
+        yield from graphs_of_proto(body)
+
+
+def _callees_first(contents: Mapping[_Key, _FunctionContent]) -> list[_Key]:
+    """Return the functions, each after those that it calls. Raises ModelError where one calls itself, through others or not."""
+    try:
+        return list(TopologicalSorter({key: content.calls for key, content in contents.items()}).static_order())
+    except CycleError as error:
+        called: _Key = error.args[1][0]
+        raise ModelError(f"the function {_shown(called)} calls itself, and ONNX allows no recursion") from None
 
 
 def _shown(key: _Key) -> str:

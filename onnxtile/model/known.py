@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -26,6 +28,17 @@ NOTHING = Known(None, None)
 def declared(value: ir.Value) -> Known:
     """Return type and dimensions of `value` as the file declares them, or those of its constant."""
     return Known(_dtype(value), _dims(value))
+
+
+@contextmanager
+def types_kept(values: Iterable[ir.Value]) -> Iterator[None]:
+    """Give `values` at the end of the block the types and shapes back that they have now."""
+    declared_before = [(value, value.shape, value.type) for value in values]
+    try:
+        yield
+    finally:
+        for value, shape, type_ in declared_before:
+            value.shape, value.type = shape, type_
 
 
 def _dtype(value: ir.Value) -> ir.DataType | None:

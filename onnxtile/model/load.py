@@ -114,7 +114,7 @@ def read_mapped(path: Path) -> MappedModel | None:
 
     Raises OSError.
     """
-    if not path.is_file() or path.stat().st_size < _WORTH or _format_of(path) != "protobuf":
+    if not path.is_file() or path.stat().st_size < _WORTH or format_of(path) != "protobuf":
         return None
     file = MappedFile(path)
     try:
@@ -123,7 +123,8 @@ def read_mapped(path: Path) -> MappedModel | None:
         return None
 
 
-def _format_of(path: Path) -> str:
+def format_of(path: Path) -> str:
+    """Return the name of the format of a model file, by its ending."""
     return serialization.registry.get_format_from_file_extension(path.suffix) or "protobuf"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnxtile.model.topology import main_graphs, nodes_in, nodes_inside, roots
+from onnxtile.model.topology import main_graphs, nodes_in, nodes_inside, opset_in, roots
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.table import draws, may_draw
 
@@ -16,7 +16,7 @@ QUANTISING_AT_RUN = "DynamicQuantizeLinear"
 INTEGER = frozenset({"ConvInteger", "MatMulInteger"})
 """Operators that sum products of quantised tensors as int32."""
 
-OWN_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+OWN_DOMAINS = frozenset({"", "com.microsoft"})
 """The domains whose operators of these names mean the same."""
 
 
@@ -68,17 +68,13 @@ class RandomNodes:
             for node in nodes_in(root)
             if may_draw(node)
             and node.op_identifier() not in model.functions
-            and draws(node, _opset(root.opset_imports), constants)
+            and draws(node, opset_in(root.opset_imports), constants)
         }
         """The nodes of all graphs and functions that draw, without those that only hold or call such a node."""
-        self.holding = holders(model, self.themselves.__contains__) if self.themselves else _none
+        self.holding = holders(model, self.themselves.__contains__) if self.themselves else lambda _: False
 
     def __contains__(self, node: object) -> bool:
         return isinstance(node, ir.Node) and self.holding(node)
-
-
-def _opset(imports: Mapping[str, int]) -> int:
-    return max(imports.get("", 0), imports.get("ai.onnx", 0))
 
 
 def holders(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> Callable[[ir.Node], bool]:
@@ -97,7 +93,3 @@ def holders(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> Callable[[ir.
             inside.add(identifier)
             pending += callers.get(identifier, ())
     return lambda node: any(wanted(inner) or inner.op_identifier() in inside for inner in (node, *nodes_inside(node)))
-
-
-def _none(_: ir.Node) -> bool:
-    return False

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.save import raise_ir_version
-from onnxtile.model.topology import all_nodes, bodies_of
+from onnxtile.model.topology import all_nodes, bodies_of, opset_in
 from onnxtile.model.validity import check, skeleton
 from onnxtile.system.errors import ModelError
 
@@ -21,8 +21,7 @@ _TRUE_MASKS = 12
 
 def opset_of(model: ir.Model) -> int:
     """Return the version of the standard operators that `model` imports; 0 where it imports none."""
-    imports = model.graph.opset_imports
-    return max(imports.get("", 0), imports.get("ai.onnx", 0))
+    return opset_in(model.graph.opset_imports)
 
 
 class Opsets:
@@ -77,7 +76,7 @@ def _require_masks_kept(model: ir.Model, version: int) -> None:
     if not opset_of(model) < _TRUE_MASKS <= version:
         return
     for node in all_nodes(model):
-        if node.op_type == "Dropout" and node.domain in {"", "ai.onnx"} and any(map(_is_read, node.outputs[1:])):
+        if node.op_type == "Dropout" and not node.domain and any(map(_is_read, node.outputs[1:])):
             raise ModelError(
                 f"a Dropout of opset {opset_of(model)} gives another mask in opset {_TRUE_MASKS}, and it is read"
             )
@@ -86,7 +85,7 @@ def _require_masks_kept(model: ir.Model, version: int) -> None:
 def _keep_places(result: ir.Model) -> None:
     """Give each Resize the places that it read before opset 11: the converter leaves it those that opset 11 has by default."""
     for node in result.graph.all_nodes():
-        if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}:
+        if node.op_type == "Resize" and not node.domain:
             node.attributes["coordinate_transformation_mode"] = ir.AttrString(
                 "coordinate_transformation_mode", "asymmetric"
             )

@@ -79,15 +79,13 @@ def _annotate_once(proto: onnx.GraphProto) -> None:
 
 def without_outputs(initializers: Iterable[ir.Value], proto: onnx.GraphProto) -> None:
     """Leave the value_info of such `initializers` out of `proto`: the tensor says its type, and the output the rest."""
-    names = {value.name for value in initializers if _NOTED in value.meta and not _says_more(value)}
+    names = {
+        value.name for value in initializers if _NOTED in value.meta and not (value.doc_string or value.metadata_props)
+    }
     kept = [info for info in proto.value_info if info.name not in names] if names else []
     if names and len(kept) < len(proto.value_info):
         proto.ClearField("value_info")
         proto.value_info.extend(kept)
-
-
-def _says_more(value: ir.Value) -> bool:
-    return bool(value.doc_string or value.metadata_props)
 
 
 def _note(graph: ir.Graph, proto: onnx.GraphProto) -> bool:

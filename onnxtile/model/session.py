@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
+from onnxtile.model.load import format_of
 from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, to_bytes
 from onnxtile.model.stream import write_data, write_model
@@ -195,10 +197,13 @@ ModelRunner: TypeAlias = AnySession | RepeatableSession
 """What runs a model."""
 
 
-def repeatable_session(model: ir.Model) -> ModelRunner:
-    """Return a session of `model` in which each run draws the same numbers, where its random operators have seeds."""
+def repeatable_session(model: ir.Model, file: Path | None = None) -> ModelRunner:
+    """Return a session of `model` in which each run draws the same numbers, where its random operators have seeds.
+
+    `file` is that from which the model was read, and which says the same.
+    """
     is_random = any(map(may_draw, all_nodes(model))) and RandomNodes(model, Constants(model)).themselves
-    return RepeatableSession(model) if is_random else session_of(model)
+    return RepeatableSession(model) if is_random else session_of(model, file)
 
 
 _MOST_FROM_MEMORY = 2**25
@@ -206,8 +211,8 @@ _MOST_FROM_MEMORY = 2**25
 _WEIGHTS = "weights"
 
 
-def session_of(model: ir.Model) -> AnySession:
-    """Return a session of `model`, which stays as it is.
+def session_of(model: ir.Model, file: Path | None = None) -> AnySession:
+    """Return a session of `model`, which stays as it is; where it is small, of the bytes of the `file` that says the same.
 
     A model with many nodes is run in pieces where it can be. One with many weights goes through temporary files, which are gone when this
     returns: onnxruntime then maps the file of the weights, where it would hold those in a model file twice. Raises ModelError with
@@ -218,6 +223,9 @@ def session_of(model: ir.Model) -> AnySession:
             return SplitSession(model)
     folder = external_folder(model)
     if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
+        if file is not None and file.is_file() and format_of(file) == "protobuf":
+            with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
+                return Session(file.read_bytes(), external=folder)
         return Session(to_bytes(model), external=folder)
     with temporary_folder() as parent:
         write_whole_with(parent / _WEIGHTS, partial(write_data, model))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -131,6 +131,11 @@ def has_containers(node: ir.Node) -> bool:
 def roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """Return the main graph and the local functions: all other graphs are bodies in one of them."""
     return [model.graph, *model.functions.values()]
+
+
+def opset_in(imports: Mapping[str, int]) -> int:
+    """Return the version of the standard operators among `imports`, where their domain has either of its names; 0 where none is."""
+    return max(imports.get("", 0), imports.get("ai.onnx", 0))
 
 
 def main_graphs(model: ir.Model) -> Iterator[ir.Graph]:

@@ -129,7 +129,7 @@ def _require_few(
         for attribute in node.attribute:
             if not attribute.HasField("g"):
                 continue
-            if node.op_type == "Loop" and node.domain in {"", "ai.onnx"} and not attribute.g.node:
+            if node.op_type == "Loop" and node.domain in _STANDARD and not attribute.g.node:
                 _require_few_turns(node, around, given)
             inner = {info.name for info in attribute.g.input}
             _require_few(attribute.g.node, [*around, attribute.g], {*given, *inner})
@@ -196,27 +196,21 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     Large are those of the main graph that take more than INLINE_BYTES, be they initializers or Constant nodes. Smaller ones are in the
     ModelProto even where the model keeps them in an external file.
     """
-    graph = model.graph
-    inputs = list(graph.inputs)
-    kept = []
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or _inline(tensor):
+    inputs = list(model.graph.inputs)
+    kept, nodes = [], []
+    for value in model.graph.initializers.values():
+        tensor = _large(value)
+        if tensor is None:
             kept.append(_with_bytes(value))
         elif not value.is_graph_input():
             inputs.append(_stand_in(value, tensor))
-    nodes = []
-    for node in graph:
-        constant = _constant(node)
-        if constant is None or (_inline(constant) and not isinstance(constant, ir.ExternalTensor)):
+    for node in model.graph:
+        constant = _large_constant(node)
+        if constant is None:
             nodes.append(node)
         else:
             inputs.append(_stand_in(node.outputs[0], constant))
-    view = ir.GraphView(
-        inputs, graph.outputs, nodes=nodes, initializers=kept, opset_imports=graph.opset_imports, name=graph.name
-    )
-    # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
-    return _written(ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values())))  # type: ignore[arg-type]
+    return _written(model, inputs, nodes, kept, {})
 
 
 def without_weights(model: ir.Model) -> onnx.ModelProto:
@@ -225,25 +219,10 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
     Large are those of `skeleton`. They are in a file that is not there.
     """
     graph = model.graph
-    initializers = []
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        is_small = tensor is None or _inline(tensor)
-        initializers.append(_with_bytes(value) if tensor is None or is_small else _without_bytes(value, tensor))
-    nodes = []
-    for node in graph:
-        constant = _constant(node)
-        is_large = constant is not None and not (_inline(constant) and not isinstance(constant, ir.ExternalTensor))
-        nodes.append(_bare(node, constant) if is_large and constant is not None else node)
-    view = ir.GraphView(
-        *(graph.inputs, graph.outputs),
-        nodes=nodes,
-        initializers=initializers,
-        opset_imports=graph.opset_imports,
-        name=graph.name,
-        metadata_props=graph.metadata_props,
-    )
-    return _written(ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values())))  # type: ignore[arg-type]
+    constants = ((value, _large(value)) for value in graph.initializers.values())
+    kept = [_with_bytes(value) if tensor is None else _without_bytes(value, tensor) for value, tensor in constants]
+    nodes = [node if (constant := _large_constant(node)) is None else _bare(node, constant) for node in graph]
+    return _written(model, graph.inputs, nodes, kept, graph.metadata_props)
 
 
 def _nowhere(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:
@@ -267,9 +246,23 @@ def _bare(node: ir.Node, constant: ir.TensorProtocol) -> ir.Node:
     return ir.Node(node.domain, node.op_type, [], attributes, outputs=outputs, name=node.name, metadata_props=metadata)
 
 
-def _written(model: ir.Model) -> onnx.ModelProto:
+def _written(
+    model: ir.Model,
+    inputs: Sequence[ir.Value],
+    nodes: Iterable[ir.Node],
+    initializers: Sequence[ir.Value],
+    metadata: Mapping[str, str],
+) -> onnx.ModelProto:
+    """Return `model` as a ModelProto whose main graph has these inputs, nodes, initializers and metadata."""
+    graph = model.graph
+    view = ir.GraphView(
+        inputs, graph.outputs, nodes=nodes, initializers=initializers, opset_imports=graph.opset_imports,
+        name=graph.name, metadata_props=dict(metadata),
+    )  # fmt: skip
+    # A graph view is what the serialiser takes in a graph's place; the annotation of Model has not heard of it.
+    bare = ir.Model(view, ir_version=model.ir_version, functions=list(model.functions.values()))  # type: ignore[arg-type]
     try:
-        return ir.to_proto(model)
+        return ir.to_proto(bare)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
         raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 
@@ -336,16 +329,19 @@ def _is_light(tensor: onnx.TensorProto) -> bool:
     return small and tensor.ByteSize() <= INLINE_BYTES
 
 
-def _inline(tensor: ir.TensorProtocol) -> bool:
-    return tensor.nbytes <= INLINE_BYTES
+def _large(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer, None where it is small."""
+    tensor = value.const_value
+    return None if tensor is None or tensor.nbytes <= INLINE_BYTES else tensor
 
 
-def _constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a Constant node, None for other nodes and other forms (which are small)."""
-    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
+def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node, None for other nodes, and where it is small and in the model, as other forms are."""
+    attribute = None if node.op_type != "Constant" or node.domain else node.attributes.get("value")
+    if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
-    attribute = node.attributes.get("value")
-    return None if attribute is None or attribute.is_ref() else attribute.value
+    tensor: ir.TensorProtocol = attribute.value
+    return tensor if tensor.nbytes > INLINE_BYTES or isinstance(tensor, ir.ExternalTensor) else None
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -205,8 +205,11 @@ class Operator:
         return "::" not in self.name
 
     def rows(self, names: str, *, domain: str = "", **cells: Any) -> tuple[Operator, ...]:
-        """Return this row for each of `names`, which spaces separate, of one domain, with other `cells`. Raises TypeError."""
-        prefix = f"{domain}::" if domain else ""
+        """Return this row for each of `names`, which spaces separate, with other `cells`. Raises TypeError.
+
+        Without a `domain`, they are of that which the name of this row has before "::", or of the standard one.
+        """
+        prefix = f"{domain}::" if domain else self.name
         return tuple(replace(self, name=prefix + name, **cells) for name in names.split())
 
 

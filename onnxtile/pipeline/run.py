@@ -1,4 +1,4 @@
-"""One model through a pipeline: the steps in order, the budgets, the files."""
+"""Models through a pipeline: one through the steps in order, the budgets and the files; many, one after the other or side by side."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult
-from onnxtile.pipeline.budgets import Judged, figures
-from onnxtile.pipeline.file import REPORT, Destination, Pipeline, apart, make_folders, remove_stale
+from onnxtile.declare import values
+from onnxtile.declare.option import declared
+from onnxtile.declare.verb import Outcome, VerbResult
+from onnxtile.pipeline.budgets import Baseline, Judged, figures, read_baseline
+from onnxtile.pipeline.file import REPORT, Destination, Pipeline, apart, from_file, make_folders, remove_stale
 from onnxtile.pipeline.step import ModelSoFar, StepResult
 from onnxtile.pipeline.workers import Workers
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, error_line
 from onnxtile.system.files import require_writable, staged, write_whole
+from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 from onnxtile.verbs.flows.results import save
+from onnxtile.verbs.run import RunCommand, RunOptions
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class RunResult(VerbResult):
         }
 
 
-def run(
+def run_all(
     pipeline: Pipeline,
     models: Sequence[Path] = (),
     destination: Destination | None = None,
@@ -241,3 +245,35 @@ def _run_alone(pipeline: Pipeline, model: Path, destination: Destination, lost: 
             remove_stale(destination.files(pipeline, model), model)
         reason = f"the process that worked on it died ({lost}), perhaps for want of memory"
         return Report(model, error=f"{reason}; fewer --jobs take less")
+
+
+# The command, and its form in Python: `onnxtile.run("deploy.toml", ["model.onnx"])`.
+
+
+@declared(RunOptions)
+def run(options: RunOptions) -> RunResult:
+    """Take models through the steps of the file `pipeline`, and return what became of each.
+
+    A model that fails does not stop the others: the result says why, and `passed` whether all did. Files are written as the command writes
+    them. Raises UsageError for a pipeline that cannot be read, where there is no model, and where two models would be written to one file.
+    """
+    return _run(options, RunLimits(), ())
+
+
+def run_command(options: RunCommand) -> Outcome:
+    """Return the result of `run` with the limits of the command, where it gives some; the files of its summaries are not written over."""
+    summaries = [Path(options.as_json)] if options.as_json not in {None, "-"} else []
+    reserved = [*summaries, *(path for path in (options.junit, options.markdown) if path is not None)]
+    result = _run(options, options.run_limits, reserved)
+    return Outcome(result, "run", reason=None if result.passed else "a model failed")
+
+
+def _run(options: RunOptions, limits: RunLimits, reserved: Sequence[Path]) -> RunResult:
+    pipeline = from_file(Path(options.pipeline))
+    baseline = Baseline() if options.baseline is None else read_baseline(options.baseline)
+    pipeline = replace(pipeline, limits=limits.or_else(pipeline.limits), baseline=baseline)
+    workers = Workers(options.jobs, options.backend, options.scheduler)
+    used = [Path(options.pipeline), *([] if options.baseline is None else [options.baseline])]
+    destination = Destination(options.output, options.force, options.dry_run)
+    models = values.read_files(options.models)
+    return run_all(pipeline, models, destination, workers, options.progress, [*used, *reserved])

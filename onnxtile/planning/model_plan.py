@@ -103,8 +103,16 @@ _LAYOUTS = 8
 """With pins, each layout has one in so many steps of the effort."""
 
 
-def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: PlanSettings = _DEFAULT) -> PlanResult:
+def plan_model(
+    model: ir.Model,
+    shapes: Shapes,
+    constants: Constants,
+    settings: PlanSettings = _DEFAULT,
+    facts: LayoutFacts | None = None,
+) -> PlanResult:
     """Give every tensor of `model`, which stays unchanged, an address in an arena.
+
+    `facts` are those of the opened model, where the caller has a further use for them.
 
     Raises UsageError for an alignment that is not a power of two, an unknown planner or order, or pins that no plan can have;
     OverCapacity (an Infeasible) where an arena exceeds its capacity; Infeasible where a tensor of unknown size makes that undecidable.
@@ -112,7 +120,7 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     chosen = find_planner(settings.planner)
     opened = unfold(model, shapes, constants)
     model = opened.model
-    bare, states = facts_of(opened, settings)
+    bare, states = facts_of(opened, settings, facts)
     facts = with_states(bare, states.taken)
     capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
     pins = replace(settings.pins.with_marks(model), capacities=capacities)
@@ -213,12 +221,12 @@ def plan_model(model: ir.Model, shapes: Shapes, constants: Constants, settings: 
     )
 
 
-def facts_of(opened: Unfolded, settings: PlanSettings) -> tuple[LayoutFacts, States]:
+def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None) -> tuple[LayoutFacts, States]:
     """Return what decides which tensors of an opened model may share bytes, for every plan with `settings`, and the states.
 
     Facts of states and of meta-ops are copies of these. Raises UsageError for states that the model does not have.
     """
-    facts = LayoutFacts(*opened)
+    facts = known or LayoutFacts(*opened)
     return facts, states_of(facts, settings.states)
 
 

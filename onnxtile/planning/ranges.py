@@ -334,7 +334,7 @@ def _contracted(model: ir.Model, shapes: Shapes) -> _JoinedSizes:
     """Yield pairs of sizes that operators need to be equal."""
     for node in model.graph:
         sizes = [None if value is None else shapes.formulas(value) for value in node.inputs]
-        is_standard = node.domain in {"", "ai.onnx"}
+        is_standard = not node.domain
         if is_standard and node.op_type == "Concat":
             yield from _beside(node.attributes.get_int("axis", 0), [shape for shape in sizes if shape])
         elif is_standard and node.op_type in {"MatMul", "Gemm"}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
@@ -194,9 +194,11 @@ def _name(value: ir.Value) -> str:
 # The layout of states: the strides of one that grows are those of its largest size at every length, so that none of its rows moves.
 
 
-def with_states(facts: LayoutFacts, pairs: Iterable[StatePair]) -> LayoutFacts:
+def with_states(facts: LayoutFacts, pairs: Collection[StatePair]) -> LayoutFacts:
     """Return `facts` with the states `pairs`: the tensors that their operators may write over them, and those that are spread."""
-    roots, spread = {}, set()
+    if not pairs:
+        return facts
+    roots, spread = dict[ir.Value, ir.Value](), set[ir.Value]()
     for pair in pairs:
         root = facts.root(pair.output)
         if pair.axis is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -19,7 +18,7 @@ from onnxtile.planning.offsets.problem import Buffer
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, nearest
 
 _SHARING = ("shared", "unique")
 _PART = re.compile(rf"\s*(?P<rule>.*?)(?:\s+(?P<sharing>{'|'.join(_SHARING)}))?\s*", re.DOTALL)
@@ -77,11 +76,8 @@ class WorkspaceRules:
         known |= {name for node in model.graph.all_nodes() for name in _names(node)}
         for name in self.rules:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                raise UsageError(
-                    f"unknown operator {name!r} of a workspace",
-                    hint=f"did you mean {near[0]!r}?" if near else None,
-                )
+                near = nearest(name, known, "name an operator of ONNX, or an operator or a node of the model")
+                raise UsageError(f"unknown operator {name!r} of a workspace", hint=near)
 
     def needs(self, graph: KernelGraph, facts: LayoutFacts, inside: Callable[[ir.Node], int]) -> Needs:
         """Return the workspace bytes of the kernels of `graph`, without bodies; `inside` returns the bytes inside a meta-op.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -46,13 +46,28 @@ _FURTHEST = 8
 """Nodes in a row that an edge sees through."""
 
 
+class _Passage(NamedTuple):
+    """The `edge` of a query where nodes stand on it: the edge to the first of them, those between two, and the one that leads on."""
+
+    edge: Edge
+    to: Edge
+    between: Edge
+    on: Edge
+
+
+def _passage(edge: Edge) -> _Passage:
+    to = replace(edge, input=0) if edge.forward else replace(edge, output=0)
+    on = replace(edge, output=0) if edge.forward else replace(edge, input=0)
+    return _Passage(edge, to, replace(edge, output=0, input=0), on)
+
+
 class Surroundings:
     """What lies around each vertex, remembered as long as the graphs stay as they are. `may_pass` says what an edge may see through."""
 
     def __init__(self, constants: Constants, may_pass: Callable[[ir.Node], bool]) -> None:
         self._constants = constants
         self._may_pass = may_pass
-        self._beyond: dict[int, tuple[Edge, dict[Vertex, Sequence[Beyond]]]] = {}
+        self._beyond: dict[int, tuple[_Passage, dict[Vertex, Sequence[Beyond]]]] = {}
         self._passable: tuple[dict[Vertex, bool], dict[Vertex, bool]] = ({}, {})
         self._uses: dict[ir.Value, Uses] = {}
         self._ways: dict[tuple[int, bool], tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
@@ -73,7 +88,10 @@ class Surroundings:
         With `anyone`, an input of the graph is one, too, and so is what a body reads from the graph around it.
         """
         # Alternatives take the same edge from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
-        _, ways = self._ways.setdefault((id(edge), anyone), (edge, {}))
+        known = self._ways.get((id(edge), anyone))
+        if known is None:
+            known = self._ways[id(edge), anyone] = (edge, {})
+        ways = known[1]
         vertices = ways.get(vertex)
         if vertices is None:
             vertices = self._consumers(vertex, edge) if edge.forward else self._sources(vertex, edge, anyone=anyone)
@@ -84,10 +102,13 @@ class Surroundings:
         """Return the vertices to which `edge` leads if the nodes between, which are named with each, change nothing."""
         if not self._is_passable(vertex, forward=edge.forward):
             return ()
-        _, ways = self._beyond.setdefault(id(edge), (edge, {}))
+        known = self._beyond.get(id(edge))
+        if known is None:
+            known = self._beyond[id(edge)] = (_passage(edge), {})
+        passage, ways = known
         vertices = ways.get(vertex)
         if vertices is None:
-            ways[vertex] = vertices = list(self._passing(vertex, edge))
+            ways[vertex] = vertices = list(self._passing(vertex, passage))
         return vertices
 
     def _is_passable(self, vertex: Vertex, *, forward: bool) -> bool:
@@ -103,17 +124,14 @@ class Surroundings:
             known[vertex] = any(map(self._may_pass, nodes))
         return known[vertex]
 
-    def _passing(self, vertex: Vertex, edge: Edge) -> Iterator[Beyond]:
-        # Over an edge that leads to one of these nodes, and over one that leads on from it.
-        to = replace(edge, input=0) if edge.forward else replace(edge, output=0)
-        on = replace(edge, output=0) if edge.forward else replace(edge, input=0)
+    def _passing(self, vertex: Vertex, passage: _Passage) -> Iterator[Beyond]:
         waiting: list[Beyond] = [(vertex, ())]
         while waiting:
             at, passed = waiting.pop(0)
             if passed:
-                yield from ((further, passed) for further in self._ways_on(at, on))
+                yield from ((further, passed) for further in self._ways_on(at, passage.on))
             if len(passed) < _FURTHEST:
-                nodes = self._ways_on(at, replace(to, output=0, input=0) if passed else to)
+                nodes = self._ways_on(at, passage.between if passed else passage.to)
                 waiting += ((n, (*passed, n)) for n in nodes if isinstance(n, ir.Node) and self._may_pass(n))
 
     def _ways_on(self, vertex: Vertex, edge: Edge) -> Sequence[Vertex]:

@@ -82,11 +82,34 @@ class MatchFailure:
 
 
 @dataclass(frozen=True)
-class RawMatch:
-    """A match: its vertices in the order in which the query names them, those it sees through, and what each anchor is bound to."""
+class Match:
+    """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
 
+    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`). `root` and `vertices` are nodes or values; `anchors` has
+    those with a name in the query.
+    """
+
+    root: Vertex
     vertices: tuple[Vertex, ...]
-    bound: Mapping[str, Vertex]
+    anchors: Mapping[str, Vertex]
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes among the vertices, in the order of the query."""
+        return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
+
+    def named(self, anchors: Collection[str]) -> Iterator[Vertex]:
+        """Yield the vertices whose anchor is one of `anchors`, of any type: of `Add#sum` the anchor is `sum`."""
+        yield from (vertex for key, vertex in self.anchors.items() if key.partition("#")[2] in anchors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the names of root, vertices and anchors, for JSON."""
+        return {
+            "root": identify(self.root),
+            "module": dotted(shared_path(module_path(node.name, node.metadata_props) for node in self.nodes)),
+            "nodes": [identify(vertex) for vertex in self.vertices],
+            "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
+        }
 
 
 @dataclass
@@ -153,8 +176,9 @@ class Machine:
             Forget: self._forget,
         }
         self._code = [(i, carry_out.get(type(i))) for i in program.instructions]
+        self._begins: dict[int, list[tuple[int, Instruction]]] = {}
 
-    def run(self, root: Vertex) -> Iterator[RawMatch]:
+    def run(self, root: Vertex) -> Iterator[Match]:
         """Yield every match whose first node is `root`, greedy ones first."""
         self._root = root
         self._order: list[Vertex] = []
@@ -180,7 +204,7 @@ class Machine:
                 if self._order:
                     self._spend(len(self._order))
                     self._found += 1
-                    yield RawMatch((*self._order, *self._passed), dict(self._bound))
+                    yield Match(root, (*self._order, *self._passed), dict(self._bound))
                 index = self._resume()
                 continue
             following = carry_out(instruction, index)
@@ -192,12 +216,13 @@ class Machine:
             index = following
 
     def _spend(self, steps: int) -> None:
-        self._budget.steps -= steps
-        if self._budget.steps < 0:
+        budget = self._budget
+        budget.steps = left = budget.steps - steps
+        if left < 0:
             raise self._too_open("the search takes too many steps")
 
     def _too_open(self, what: str) -> QueryError:
-        text = self._program.query.text
+        text = self._program.text
         return QueryError(f"{what}: the query leaves too much open", text, (0, len(text)))
 
     # Instructions: each returns the place of the next, or _FAIL.
@@ -230,13 +255,14 @@ class Machine:
         """
         if start is None or step.edge is None:
             return [(self._root, ())] if self._accepts(self._root, step.node) else [], 1
-        nearest = self._neighbours(start, step.edge, anyone=step.node.looked_at)
-        ways: list[Beyond] = [(vertex, ()) for vertex in nearest if self._accepts(vertex, step.node)]
+        nearest, accepts = self._neighbours(start, step.edge, anyone=step.node.looked_at), self._accepts
+        ways: list[Beyond] = [(vertex, ()) for vertex in nearest if accepts(vertex, step.node)]
         if step.node.type == ANY_NODE and not step.node.looked_at:
             return ways, len(nearest)
         further = self._further_on(start, step.edge)
-        fitting = (way for way in further if self._accepts(way[0], step.node))
-        ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
+        if further:
+            fitting = (way for way in further if self._accepts(way[0], step.node))
+            ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
         return ways, len(nearest) + len(further)
 
     def _fork(self, fork: Fork, index: int) -> int:
@@ -253,8 +279,10 @@ class Machine:
         """Return where the alternatives of the fork at `index` begin, but those whose first node is none of the neighbours here."""
         branches = self._branches.get((index, self._at))
         if branches is None:
-            instructions = self._program.instructions
-            begins = ((place, instructions[place]) for place in branch_places(index, instructions))
+            begins = self._begins.get(index)
+            if begins is None:
+                instructions = self._program.instructions
+                begins = self._begins[index] = [(p, instructions[p]) for p in branch_places(index, instructions)]
             branches = [p for p, first in begins if not isinstance(first, Follow) or self._accepted(first, p)]
             self._branches[index, self._at] = branches
         self._spend(len(branches))
@@ -647,42 +675,10 @@ _STEPS_PER_VERTEX = 20
 _STEPS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Match:
-    """A subgraph that a query describes: its root, all its vertices in the order of the query, and its anchors.
-
-    Constants are vertices too: a node, or an initializer (an `onnx_ir.Value`). `root` and `vertices` are nodes or values; `anchors` has
-    those with a name in the query.
-    """
-
-    root: Vertex
-    vertices: tuple[Vertex, ...]
-    anchors: Mapping[str, Vertex]
-
-    @property
-    def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes among the vertices, in the order of the query."""
-        return tuple(vertex for vertex in self.vertices if isinstance(vertex, ir.Node))
-
-    def named(self, anchors: Collection[str]) -> Iterator[Vertex]:
-        """Yield the vertices whose anchor is one of `anchors`, of any type: of `Add#sum` the anchor is `sum`."""
-        yield from (vertex for key, vertex in self.anchors.items() if key.partition("#")[2] in anchors)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the names of root, vertices and anchors, for JSON."""
-        return {
-            "root": identify(self.root),
-            "module": dotted(shared_path(module_path(node.name, node.metadata_props) for node in self.nodes)),
-            "nodes": [identify(vertex) for vertex in self.vertices],
-            "anchors": {key: identify(vertex) for key, vertex in self.anchors.items()},
-        }
-
-
 def compiled(query: str, known: Collection[str] = ()) -> Program:
     """Return the program of a query's text. Raises QueryError; `known` are operator names beside those of schemas and aliases."""
-    parsed = parse(query)
-    require_known(parsed, known)
-    return compile_query(parsed)
+    require_known(parse(query), known)
+    return compile_query(query)
 
 
 class Matcher:
@@ -718,14 +714,16 @@ class Matcher:
         `observe` is called where a search that leads to no match ends. Raises QueryError where the search would take too long.
         """
         index, around = self.index(), self._around
+        if observe is None and not all(map(index.of, program.certain)):
+            return []
         roots = index.candidates(program, around) if observe is None else index.roots(program)
         budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
         accepts, does = self._acceptor(index, program), self.unchanged.does
         machine = Machine(program, around.along, accepts, self._holds, budget, around.beyond, does, observe)
         matches: dict[object, Match] = {}
         for root in roots:
-            for raw in machine.run(root):
-                match, key = Match(root, raw.vertices, raw.bound), _identity(raw)
+            for match in machine.run(root):
+                key = _identity(match)
                 matches[key] = min(matches[key], match, key=_names) if key in matches else match
         return list(matches.values())
 
@@ -756,7 +754,7 @@ class Matcher:
 
     def _acceptor(self, index: VertexIndex, program: Program) -> Callable[[Vertex, Node], bool]:
         tested = (node for node in program.query.nodes if node.test is not None)
-        facts = {node.type: self.facts(program.query.text, node) for node in tested}
+        facts = {node.type: self.facts(program.text, node) for node in tested}
 
         def accepts(vertex: Vertex, node: Node) -> bool:
             if not index.matches(vertex, node.type):
@@ -769,11 +767,11 @@ class Matcher:
         return holds(check.condition, bound, self.facts(check.text))
 
 
-def _identity(match: RawMatch) -> object:
+def _identity(match: Match) -> object:
     return (
         match.vertices[0],
         frozenset(match.vertices),
-        tuple(sorted((key, id(vertex)) for key, vertex in match.bound.items())),
+        tuple(sorted((key, id(vertex)) for key, vertex in match.anchors.items())),
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeAlias
 
+from onnxtile.query.language import certain_operators, named_operators, parse, parse_condition
 from onnxtile.query.syntax import (
     ONCE,
     Alternative,
@@ -166,32 +168,58 @@ Instruction: TypeAlias = Follow | Stop | Goto | Fork | Jump | Mark | Return | Me
 
 @dataclass(frozen=True)
 class Program:
-    """The instructions of a query, and the nodes of which one must be the root.
+    """The text of a query, and the conditions in `where` that its matches fulfil. It is parsed and compiled at its first use.
 
-    `query` is what it was made from; `instructions` run in order; `roots` are these nodes.
+    A condition is an expression over anchors. `text` is that of the query.
     """
 
-    query: Query
-    instructions: tuple[Instruction, ...]
-    roots: tuple[Node, ...]
+    text: str
+    where: tuple[str, ...] = ()
+
+    @cached_property
+    def named(self) -> frozenset[str]:
+        """The names of all operators in the query, read without a parse."""
+        return named_operators(self.text)
+
+    @cached_property
+    def certain(self) -> frozenset[str]:
+        """The names of some operators that every match has, read without a parse."""
+        return certain_operators(self.text)
+
+    @cached_property
+    def query(self) -> Query:
+        """The clauses of the query. Raises QueryError."""
+        return parse(self.text)
+
+    @cached_property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """What the matcher does.
+
+        Raises QueryError for a clause that is not connected to the ones before it, and for a condition that names an anchor which the
+        query does not have.
+        """
+        query, conditions = self.query, [(parse_condition(text), text) for text in self.where]
+        _require_members(query)
+        _require_anchors(query, conditions)
+        compiler = _Compiler(self.text)
+        for position, clause in enumerate(query.clauses):
+            compiler.clause(clause, first=position == 0)
+        for condition, text in conditions:
+            compiler.emit(Check(condition, text))
+        compiler.emit(Accept())
+        return tuple(compiler.instructions)
+
+    @cached_property
+    def roots(self) -> tuple[Node, ...]:
+        """The nodes of which one must be the root."""
+        return _roots(self.instructions)
 
 
-def compile_query(query: Query, where: tuple[tuple[Expression, str], ...] = ()) -> Program:
-    """Return the program of `query`, of whose matches those count for which every condition of `where` holds.
-
-    A condition is an expression over anchors, with its text. Raises QueryError for a clause that is not connected to the ones before it,
-    and for a condition that names an anchor which the query does not have.
-    """
-    _require_members(query)
-    _require_anchors(query, where)
-    compiler = _Compiler(query.text)
-    for position, clause in enumerate(query.clauses):
-        compiler.clause(clause, first=position == 0)
-    for condition, text in where:
-        compiler.emit(Check(condition, text))
-    compiler.emit(Accept())
-    instructions = tuple(compiler.instructions)
-    return Program(query, instructions, _roots(instructions))
+def compile_query(text: str, where: tuple[str, ...] = ()) -> Program:
+    """Return the program of a query, compiled. Raises QueryError."""
+    program = Program(text, where)
+    assert program.instructions
+    return program
 
 
 def _require_members(query: Query) -> None:

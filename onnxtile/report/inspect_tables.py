@@ -25,7 +25,7 @@ from onnxtile.report.table import (
 )
 from onnxtile.report.words import in_words
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.text import alike, as_csv, without_numbers
+from onnxtile.system.text import as_csv, without_numbers
 
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
@@ -276,7 +276,7 @@ def _tree_rows(tree: _Subtree) -> Iterator[ResultJson]:
         subtree = todo.pop()
         yield {
             **subtree.module,
-            "shown": "  " * subtree.module["depth"] + alike(subtree.names)[0],
+            "shown": "  " * subtree.module["depth"] + places(subtree.names),
             "count": len(subtree.names),
         }
         todo += reversed(subtree.inside)

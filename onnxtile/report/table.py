@@ -52,7 +52,7 @@ def _plain_lines(table: Table) -> Iterator[str]:
         yield str(table.title)
     columns = [[str(column.header), *(str(cell) for cell in column.cells)] for column in table.columns]
     padded = [_padded(cells, column.justify) for cells, column in zip(columns, table.columns, strict=True)]
-    yield from map("  ".join, zip(*padded, strict=True))
+    yield from (line.rstrip() for line in map("  ".join, zip(*padded, strict=True)))
 
 
 def _padded(cells: Sequence[str], justify: str) -> Iterator[str]:

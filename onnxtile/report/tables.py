@@ -114,7 +114,9 @@ def for_demo(result: ResultJson) -> list[Table | Text]:
     return [
         table_of("a small vision transformer: fused, then tiled, each planned and verified", _DEMO, stages),
         line("activations: bytes without sharing; arena: bytes with sharing, where a kernel does each whole meta-op"),
-        line("with insides: the arena where the nodes inside meta-ops run one by one, and hold their tensors there"),
+        line(
+            "with insides: the arena where the nodes inside meta-ops run one by one; for such hardware, plan without fuse"
+        ),
         line("max error: largest relative difference of an output from the original's"),
         line(""),
         table_of("live bytes from the first step to the last, at one scale", live, stages),
@@ -230,29 +232,30 @@ _BEGINNINGS: dict[str, Shown] = {
 def for_explain(result: ResultJson) -> list[Table | Text]:
     """Return the tables of an explanation: why sites are no meta-op, the commonest reason first, and why partial matches stopped.
 
-    Of these, the nearest come first, and last those of variants that need an operator which the model lacks.
+    Of these, the nearest come first. A variant that needs an operator which the model lacks has a line instead.
     """
     missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
-    shown = sorted(result["reasons"], key=lambda reason: reason["variant"] in missing)[:_REASONS]
+    possible = [reason for reason in result["reasons"] if reason["variant"] not in missing]
+    shown = possible[:_REASONS]
     parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
     if result["repeated"]:
         parts.append(line(f"overlapped inside the fused matches, and so no site of their own: {result['repeated']}"))
     parts += tables_of("sites that were not fused", _NOT_FUSED, result["causes"])
-    if shown:
-        parts.append(table_of("partial matches, the nearest first", _PARTIAL, shown))
-        outside = (
-            " outside meta-ops" if result["fused"] or any(pattern["fused"] for pattern in result["earlier"]) else ""
-        )
-        parts += [line(_lacking(variants, names, outside)) for names, variants in _by_value(missing).items()]
-    left = len(result["reasons"]) - len(shown)
+    parts += tables_of("partial matches, the nearest first", _PARTIAL, shown)
+    left = len(possible) - len(shown)
     if left:
         parts.append(line(f"{left} more reasons of partial matches that got less far; --json has them all"))
-    if shown or result["matches"] or result["already"]:
-        return parts
+    if not result["reasons"] and not result["matches"] and not result["already"]:
+        return [*parts, _without_beginning(result)]
+    outside = " outside meta-ops" if result["fused"] or any(pattern["fused"] for pattern in result["earlier"]) else ""
+    return [*parts, *(line(_lacking(variants, names, outside)) for names, variants in _by_value(missing).items())]
+
+
+def _without_beginning(result: ResultJson) -> Table:
     names = " or ".join(dict.fromkeys(name for beginning in result["beginnings"] for name in beginning["operators"]))
-    return [*parts, table_of(f"no {names} to begin with", _BEGINNINGS, result["beginnings"])]
+    return table_of(f"no {names} to begin with", _BEGINNINGS, result["beginnings"])
 
 
 def _by_value(names: Mapping[int, str]) -> dict[str, list[int]]:
@@ -337,12 +340,13 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     tables += _choices(tiled)
     if result.get("peaks"):
         peaks = [(way, peak["layers"], peak["model"]) for way, peak in result["peaks"].items()]
-        ways = ("accumulate", "inside tiled layers", "whole model")
+        ways = ("accumulate", "inside tiled layers", "main graph")
         if len({peak[1:] for peak in peaks}) > 1:
             tables.append(table("bytes that live at once, by how partial sums are added", ways, peaks))
         else:
             layers, model = peaks[0][1:]
-            each = f"{layers:,} inside tiled layers, {model:,} in the whole model"
+            inside = f"{layers:,} inside tiled layers, " if layers else ""  # none where they are inside functions
+            each = f"{inside}{model:,} in the main graph"
             tables.append(line(f"bytes that live at once, however partial sums are added: {each}"))
     tables += _skipped(result["skipped"])
     opset = result.get("opset")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxtile.model.known import Dim, Dims
 from onnxtile.model.topology import bodies_of, nodes_inside, values_in
 from onnxtile.operators.table import operator_of
+from onnxtile.shapes.formulas import SizeFormulas
 from onnxtile.system.runtime import Array
 
 # Shapes that depend on the data: sample runs cannot determine them, however many agree.
@@ -68,48 +69,94 @@ def shape_operands(node: ir.Node) -> list[int]:
 # body is visited again, until its outputs have the shapes of its inputs.
 
 
-class Table(Protocol):
-    """What is known so far, and a way to learn more."""
+class KnownTensors(ABC):
+    """What is known of the values of a model so far, and a way to learn more: element types, dimensions, and few numbers.
+
+    Of a number whose bounds alone are known, `_numbers` has the most and `_least` the least. `_lists` are short lists of sizes, `_news` the
+    values of which more is known than at first.
+    """
+
+    def __init__(
+        self, dtypes: Mapping[ir.Value, ir.DataType], dims: Mapping[ir.Value, Dims], news: Iterable[ir.Value]
+    ) -> None:
+        self._known_before = dims
+        self.dtypes = dict(dtypes)
+        self.dims = dict(dims)
+        self.never: dict[ir.Value, str] = {}
+        self._least: dict[ir.Value, Array] = {}
+        self._numbers: dict[ir.Value, Array] = {}
+        self._lists: dict[ir.Value, SizeFormulas] = {}
+        self._news: set[ir.Value] = set(news)
+
+    @abstractmethod
+    def visit(self, body: ir.Graph) -> None:
+        """Learn what the nodes of `body` make, in order."""
 
     def of(self, value: ir.Value) -> Dims | None:
         """Return the dimensions of `value`, as far as they are known."""
-        ...
+        return self.dims.get(value)
 
     def type_of(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type of `value`."""
-        ...
+        return self.dtypes.get(value)
 
     def number(self, value: ir.Value) -> Array | None:
-        """Return the elements of `value`, where it is one of few known numbers."""
-        ...
+        """Return the elements of `value`, where it is one of few known numbers; the most that they may be, but a truth is sure."""
+        known = self._numbers.get(value)
+        return None if known is not None and known.dtype == bool and value in self._least else known
 
     def why_never(self, values: Iterable[ir.Value]) -> str | None:
         """Return why no run comes to make one of `values`; None where one may make them all."""
-        ...
+        return next((self.never[value] for value in values if value in self.never), None)
 
     def lose(self, values: Iterable[ir.Value], reason: str) -> None:
         """Note that no run comes to make `values`."""
-        ...
-
-    def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
-        """Add to what is known of `value`."""
-        ...
+        self.never.update(dict.fromkeys(values, reason))
 
     def forget(self, values: Iterable[ir.Value]) -> None:
         """Go back to what was known of `values` before."""
-        ...
+        for value in values:
+            self._numbers.pop(value, None)
+            self._least.pop(value, None)
+            self._lists.pop(value, None)
+            self.never.pop(value, None)
+            self._news.discard(value)
+            if value in self._known_before:
+                self.dims[value] = self._known_before[value]
+            else:
+                self.dims.pop(value, None)
 
-    def visit(self, body: ir.Graph) -> None:
-        """Learn what the nodes of `body` make, in order."""
-        ...
+    def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
+        """Add to what is known of `value`; a number stays what it was.
+
+        Inference that does not know which branch is taken may have the wrong rank, too, where it knows no size.
+        """
+        if dims is not None:
+            before = self.dims.get(value) or (None,) * len(dims)
+            if len(before) != len(dims) and self._numeric(value) is None:
+                before = (None,) * len(dims)
+            if len(before) == len(dims):
+                merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, dims, strict=True))
+                if merged != self.dims.get(value):
+                    self._news.add(value)
+                self.dims[value] = merged
+        if dtype is not None and dtype != ir.DataType.UNDEFINED and value not in self.dtypes:
+            self.dtypes[value] = dtype
+
+    def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of `value` where all are numbers."""
+        dims = self.dims.get(value)
+        if dims is None or not all(isinstance(dim, int) for dim in dims):
+            return None
+        return tuple(int(dim) for dim in dims if dim is not None)
 
 
-def follow(node: ir.Node, table: Table) -> None:
+def follow(node: ir.Node, table: KnownTensors) -> None:
     """Note the shapes in the bodies of `node`, an If, Loop or Scan, and those of its outputs."""
     {"If": _follow_if, "Loop": _follow_loop, "Scan": _follow_scan}[node.op_type](node, table)
 
 
-def _follow_if(node: ir.Node, table: Table) -> None:
+def _follow_if(node: ir.Node, table: KnownTensors) -> None:
     branches = [_body(node, name) for name in ("then_branch", "else_branch")]
     if None in branches:
         return
@@ -127,7 +174,7 @@ def _follow_if(node: ir.Node, table: Table) -> None:
         _note_common(table, value, [branch.outputs[index] for branch in ending])
 
 
-def _follow_loop(node: ir.Node, table: Table) -> None:
+def _follow_loop(node: ir.Node, table: KnownTensors) -> None:
     body = _body(node, "body")
     if body is None or len(body.inputs) < 2 or len(node.inputs) < 2:
         return
@@ -143,7 +190,7 @@ def _follow_loop(node: ir.Node, table: Table) -> None:
         table.note(value, table.type_of(inside), None if dims is None else (trips, *dims))
 
 
-def _follow_scan(node: ir.Node, table: Table) -> None:
+def _follow_scan(node: ir.Node, table: KnownTensors) -> None:
     body, scanned = _body(node, "body"), node.attributes.get_int("num_scan_inputs", 0)
     if body is None or len(body.inputs) != len(node.inputs):
         return
@@ -170,7 +217,7 @@ def _follow_scan(node: ir.Node, table: Table) -> None:
             table.note(value, table.type_of(inside), (*dims[:at], length, *dims[at:]))
 
 
-def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: Table) -> None:
+def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: KnownTensors) -> None:
     """Visit `body` with the shapes that its node reads, then with fewer known dimensions, until its outputs have those of its inputs."""
     wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
     given_in = set(body.inputs)
@@ -187,7 +234,7 @@ def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, i
         wanted = common
 
 
-def _trips(node: ir.Node, body: ir.Graph, table: Table) -> int | None:
+def _trips(node: ir.Node, body: ir.Graph, table: KnownTensors) -> int | None:
     """Return how often the body of a Loop runs, where nothing but a known number ends it."""
     most, condition = node.inputs[0], node.inputs[1]
     limit = None if most is None else table.number(most)
@@ -197,7 +244,7 @@ def _trips(node: ir.Node, body: ir.Graph, table: Table) -> int | None:
     return max(0, int(np.asarray(limit).reshape(()))) if np.all(starts) else 0
 
 
-def _goes_on(body: ir.Graph, table: Table) -> bool:
+def _goes_on(body: ir.Graph, table: KnownTensors) -> bool:
     """Return whether `body` hands on the condition that it was given, or true."""
     value: ir.Value | None = body.outputs[0]
     while value is not None and value is not body.inputs[1]:
@@ -211,7 +258,7 @@ def _goes_on(body: ir.Graph, table: Table) -> bool:
     return value is not None
 
 
-def _note_common(table: Table, value: ir.Value, sources: Sequence[ir.Value]) -> None:
+def _note_common(table: KnownTensors, value: ir.Value, sources: Sequence[ir.Value]) -> None:
     dims = table.of(sources[0])
     for other in sources[1:]:
         dims = _common(dims, table.of(other))

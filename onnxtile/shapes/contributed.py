@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.model.known import NOTHING, Dims, Known
 from onnxtile.model.opset import Opsets
-from onnxtile.model.topology import all_nodes, has_body
+from onnxtile.model.topology import all_nodes, has_body, opset_in
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, contrib_schemas, inferred_results
@@ -107,8 +107,6 @@ _RULES: Mapping[str, Callable[[ir.Node, OperandDims], list[Dims | None]]] = {
 }
 
 
-_STANDARD = frozenset({"", "ai.onnx"})
-
 _GUESSED = {("com.microsoft", "GroupQueryAttention"): 6}
 """The operand without whose number onnxruntime guesses: it takes the cache of keys to be long enough for all tokens."""
 
@@ -136,12 +134,10 @@ def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
 
 
 def _version(imports: Mapping[str, int], domain: str) -> int:
-    named = [imports.get(name, 0) for name in (_STANDARD if domain in _STANDARD else {domain})]
-    return max(named) or 1
+    return (imports.get(domain, 0) if domain else opset_in(imports)) or 1
 
 
 def _is_contributed(op_type: str, domain: str, version: int) -> bool:
-    domain = "" if domain in _STANDARD else domain
     schemas = [] if _is_standard(op_type, domain, version) else contrib_schemas(op_type, domain)
     return any(schema.since_version <= version for schema in schemas)
 
@@ -152,7 +148,7 @@ def fits_in_function(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     onnxruntime crashes on a function with an operator of the standard domain that this version of ONNX lacks: it takes such an operator,
     as LayerNormalization in opset 14, in graphs alone.
     """
-    return node.domain not in _STANDARD or _is_standard(node.op_type, "", _version(opsets, ""))
+    return bool(node.domain) or _is_standard(node.op_type, "", _version(opsets, ""))
 
 
 @cache
@@ -258,8 +254,7 @@ def _one_node_model(
             constants.append(numpy_helper.from_array(operand.number, name))
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = helper.make_graph([proto], "node", inputs, outputs, constants)
-    domain = "" if node.domain in _STANDARD else node.domain
-    versions = {name: _version(opsets, name) for name in ("", domain)}
+    versions = {name: _version(opsets, name) for name in ("", node.domain)}
     imports = [helper.make_opsetid(*pair) for pair in sorted(versions.items())]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
@@ -302,9 +297,8 @@ def _dtype(name: str) -> ir.DataType | None:
 
 def _typed(node: ir.Node, operands: Sequence[KnownOperand | None], opsets: Mapping[str, int]) -> list[Known]:
     """Return the element types that the schema ties to those of the operands."""
-    domain = "" if node.domain in _STANDARD else node.domain
-    version = _version(opsets, domain)
-    schemas = [schema for schema in contrib_schemas(node.op_type, domain) if schema.since_version <= version]
+    version = _version(opsets, node.domain)
+    schemas = [schema for schema in contrib_schemas(node.op_type, node.domain) if schema.since_version <= version]
     if not schemas:
         return [NOTHING] * len(node.outputs)
     schema = max(schemas, key=lambda candidate: candidate.since_version)

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRanges, read_size
-from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.functions import graphs_of_proto
+from onnxtile.model.known import NOTHING, Dims, Known, types_kept
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
@@ -19,6 +20,7 @@ from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
+from onnxtile.system.process import cycles_freed
 
 
 def values(model: ir.Model) -> list[ir.Value]:
@@ -33,11 +35,20 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def inferred_by_onnx(model: ir.Model) -> list[Known]:
-    """Return what one plain call of onnx's inference says of `values(model)`. `model` is changed.
+    """Return what one plain call of onnx's inference says of `values(model)`; `model` stays as it is.
 
     What the file declares is forgotten first, save for outputs of operators that nobody knows. Large constants are not shown to onnx, and
     it says nothing of the masks of Dropouts of old opsets: these are known. Raises ModelError where shapes contradict each other.
     """
+    if len(list(main_graphs(model))) > 1:  # in bodies, values get other names, and loops another input
+        with cycles_freed():
+            return _inferred(model.clone())
+    with types_kept(values(model)):
+        return _inferred(model)
+
+
+def _inferred(model: ir.Model) -> list[Known]:
+    """Return what onnx's inference says. The types and shapes of values are changed, and the bodies of a model that has some."""
     contributed = contributed_operators(model)
     for value in _inferable(model, contributed):
         value.shape = None
@@ -50,13 +61,14 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
             dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
             value.shape = ir.Shape(readable(tuple(dims), named) or ())
     obvious = list(_obvious_outputs(model, list(chain.from_iterable(graphs))))
-    _give_conditions(model)
-    _name_apart(model)
+    if len(graphs) > 1:
+        _give_conditions(model)
+        _name_apart(model)
     proto = skeleton(model)
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
-    for graph in _graph_protos(proto.graph):
+    for graph in graphs_of_proto(proto.graph):
         for node in graph.node:
             say_default(node)
     names = [[value.name or "" for value in listed] for listed in graphs]
@@ -86,9 +98,7 @@ class _ObviousOutput:
 
 def _obvious_outputs(model: ir.Model, listed: list[ir.Value]) -> Iterator[_ObviousOutput]:
     """Yield the outputs of Constants and Dropouts of which onnx says nothing, or not all, among the values `listed`."""
-    wanted = [
-        node for node in all_nodes(model) if node.domain in {"", "ai.onnx"} and node.op_type in {"Constant", "Dropout"}
-    ]
+    wanted = [node for node in all_nodes(model) if not node.domain and node.op_type in {"Constant", "Dropout"}]
     places = {value: index for index, value in enumerate(listed)} if wanted else {}
     opset = model.graph.opset_imports.get("", 1)
     for node in wanted:
@@ -121,7 +131,7 @@ def _name_apart(model: ir.Model) -> None:
 
 def _give_conditions(model: ir.Model) -> None:
     """Give each Loop that has none the condition `true`: without it both engines forget the type of the condition in the body."""
-    loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and node.domain in {"", "ai.onnx"}]
+    loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and not node.domain]
     without = [node for node in loops if len(node.inputs) < 2 or node.inputs[1] is None]
     if not without:
         return
@@ -138,6 +148,21 @@ def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Ite
         is_known = onnx.defs.has(node.op_type, domain=node.domain) or (node.domain, node.op_type) in contributed
         if node.op_identifier() in model.functions or is_known:
             yield from node.outputs
+
+
+def inferred_types(model: ir.Model) -> list[dict[str, ir.TypeProtocol]]:
+    """Return the types that onnx infers of values that are no tensors, by name, of each graph in the order of `main_graphs`.
+
+    Nothing where it finds a fault.
+    """
+    try:
+        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return []
+    listed = ((*inner.value_info, *inner.output) for inner in graphs_of_proto(graph))
+    others = ([info for info in infos if not info.type.HasField("tensor_type")] for infos in listed)
+    types = ([(i.name, ir.serde.deserialize_type_proto_for_type(i.type)) for i in infos] for infos in others)
+    return [{name: type_ for name, type_ in pairs if type_ is not None} for pairs in types]
 
 
 def readable(dims: Dims | None, named: SizeRanges) -> Dims | None:
@@ -160,7 +185,7 @@ def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
     except (ValueError, RuntimeError):
         inferred = proto
     results: list[Known] = []
-    for named, graph_proto in zip(names, _graph_protos(inferred.graph), strict=True):
+    for named, graph_proto in zip(names, graphs_of_proto(inferred.graph), strict=True):
         infos = {info.name: known_of(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
         results.extend(infos.get(name, NOTHING) for name in named)
     return results
@@ -174,13 +199,3 @@ def _known(known: Known, named: SizeRanges) -> Known:
         None if isinstance(dim, str) and dim.startswith("unk__") and dim not in named else dim for dim in known.dims
     )
     return Known(known.dtype, tuple(dims))
-
-
-def _graph_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield `graph` and those nested in it, in the order of ir.Model.graphs."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            nested = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
-            for inner in nested:
-                yield from _graph_protos(inner)

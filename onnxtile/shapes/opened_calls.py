@@ -11,16 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.topology import HeldGraph, bodies_of, called_functions, nodes_in
-from onnxtile.model.validity import skeleton
 from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.shapes.infer import values
+from onnxtile.shapes.infer import inferred_types, values
 from onnxtile.shapes.propagation import opened
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
@@ -30,8 +28,6 @@ _MOST = 500_000
 
 _SMALL = 4096
 """Elements of a computed constant whose numbers may decide a shape."""
-
-_STANDARD = frozenset({"", "ai.onnx"})
 
 
 class Unfolded(NamedTuple):
@@ -94,7 +90,7 @@ def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _control_flow(node: ir.Node) -> list[HeldGraph]:
-    return bodies_of(node) if node.op_type in CONTROL_FLOW and node.domain in _STANDARD else []
+    return bodies_of(node) if node.op_type in CONTROL_FLOW and not node.domain else []
 
 
 class _CallOpening:
@@ -170,16 +166,10 @@ def _inferred(model: ir.Model, calls: Iterable[ir.Node], shapes: Shapes, constan
 
 def _note_types(shell: ir.Model, originals: Mapping[ir.Value, Iterable[ir.Value]]) -> None:
     """Give the `originals` of the values of `shell` that are no tensors their types, as far as onnx knows them (in place)."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton(shell)).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return  # then they are tensors of which nothing is known
-    types = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    types = next(iter(inferred_types(shell)), {})  # the others are tensors of which nothing is known
     for copy, values_inside in originals.items():
-        known = types.get(copy.name or "")
-        if known is not None and not known.HasField("tensor_type"):
-            for value in values_inside:
-                value.type = ir.serde.deserialize_type_proto_for_type(known)
+        for value in values_inside if copy.name in types else ():
+            value.type = types[copy.name or ""]
 
 
 class _Flat:

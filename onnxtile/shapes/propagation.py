@@ -27,7 +27,7 @@ from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.topology import bodies_of, has_body
 from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
 from onnxtile.operators.table import operator_of, operators
-from onnxtile.shapes.bodies import follow, made_inside, shape_operands
+from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
 from onnxtile.system.errors import ModelError
@@ -108,7 +108,7 @@ _MOST_ENTERED = 100_000
 """Nodes of all functions together that are visited for each call of their own"""
 
 
-class Propagation:
+class Propagation(KnownTensors):
     """Carries sizes and numbers forward through a model and the bodies in it; `dtypes` and `dims` say what is known before.
 
     Of the values `news` onnx's inference of the whole model did not know. Those in `upper` are not larger than it says on the axes named
@@ -125,18 +125,11 @@ class Propagation:
         upper: Mapping[ir.Value, Collection[int]] | None = None,
         ranges: SizeRanges | None = None,
     ) -> None:
+        super().__init__(dtypes, dims, news)
         self._model = model
-        self._known_before = dims
-        self.dtypes = dict(dtypes)
-        self.dims = dict(dims)
-        self.never: dict[ir.Value, str] = {}
         self.upper = set(upper or ())
         self._open = dict(upper or {})
-        self._least: dict[ir.Value, Array] = {}
-        self._numbers: dict[ir.Value, Array] = {}
         self._computed: set[ir.Value] = set()
-        self._lists: dict[ir.Value, SizeFormulas] = {}
-        self._news: set[ir.Value] = set(news)
         self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
         self._formulas: dict[str, SizeFormula] = {}
         self._taken = {dim for known in dims.values() for dim in known if isinstance(dim, str)}
@@ -165,46 +158,12 @@ class Propagation:
             self._visit(node)
         self._bodies -= 1
 
-    def of(self, value: ir.Value) -> Dims | None:
-        """Return the dimensions of `value`, as far as they are known."""
-        return self.dims.get(value)
-
     def sizes(self, value: ir.Value) -> SizeFormulas | None:
         """Return the dimensions of `value` as formulas; None where one is not known."""
         dims = self.dims.get(value)
         if dims is None or None in dims:
             return None
         return tuple(self._formula(dim) for dim in dims if dim is not None)
-
-    def type_of(self, value: ir.Value) -> ir.DataType | None:
-        """Return the element type of `value`."""
-        return self.dtypes.get(value)
-
-    def number(self, value: ir.Value) -> Array | None:
-        """Return the elements of `value`, where it is one of few known numbers; the most that they may be, but a truth is sure."""
-        known = self._numbers.get(value)
-        return None if known is not None and known.dtype == bool and value in self._least else known
-
-    def why_never(self, values: Iterable[ir.Value]) -> str | None:
-        """Return why no run comes to make one of `values`; None where one may make them all."""
-        return next((self.never[value] for value in values if value in self.never), None)
-
-    def lose(self, values: Iterable[ir.Value], reason: str) -> None:
-        """Note that no run comes to make `values`."""
-        self.never.update(dict.fromkeys(values, reason))
-
-    def forget(self, values: Iterable[ir.Value]) -> None:
-        """Go back to what was known of `values` before."""
-        for value in values:
-            self._numbers.pop(value, None)
-            self._least.pop(value, None)
-            self._lists.pop(value, None)
-            self.never.pop(value, None)
-            self._news.discard(value)
-            if value in self._known_before:
-                self.dims[value] = self._known_before[value]
-            else:
-                self.dims.pop(value, None)
 
     # SizeFormulas as formulas, and their texts.
 
@@ -238,7 +197,7 @@ class Propagation:
     # Nodes.
 
     def _visit(self, node: ir.Node) -> None:
-        standard = node.domain in {"", "ai.onnx"}
+        standard = not node.domain
         lost = self.why_never(value for value in node.inputs if value is not None)
         if lost is not None:
             self.lose((*node.outputs, *made_inside(node)), lost)
@@ -265,7 +224,7 @@ class Propagation:
         loose = {index for index, value in enumerate(node.inputs) if value in self._least} if self._least else set()
         if not loose or node.op_type in {"Shape", "Size"}:
             return False
-        if node.domain not in {"", "ai.onnx"}:
+        if node.domain:
             return True
         deciding, growth = loose.intersection(shape_operands(node)), _growth(node)
         if growth is None or not deciding:
@@ -390,13 +349,6 @@ class Propagation:
         self._computed.add(value)
         self.dims[value] = array.shape
         self._news.add(value)
-
-    def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the sizes of `value` where all are numbers."""
-        dims = self.dims.get(value)
-        if dims is None or not all(isinstance(dim, int) for dim in dims):
-            return None
-        return tuple(int(dim) for dim in dims if dim is not None)
 
     def _is_small(self, node: ir.Node) -> bool:
         """Tell whether all inputs of `node` are known numbers, and its outputs are few."""
@@ -525,23 +477,6 @@ class Propagation:
             # Of functions by which onnx defines operators, some are refused for all operands.
             return text if "ShapeInferenceError" in text and text.count("(op_type:") < 2 else None
         return None
-
-    def note(self, value: ir.Value, dtype: ir.DataType | None, dims: Dims | None) -> None:
-        """Add to what is known of `value`; a number stays what it was.
-
-        Inference that does not know which branch is taken may have the wrong rank, too, where it knows no size.
-        """
-        if dims is not None:
-            before = self.dims.get(value) or (None,) * len(dims)
-            if len(before) != len(dims) and self._numeric(value) is None:
-                before = (None,) * len(dims)
-            if len(before) == len(dims):
-                merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, dims, strict=True))
-                if merged != self.dims.get(value):
-                    self._news.add(value)
-                self.dims[value] = merged
-        if dtype is not None and dtype != ir.DataType.UNDEFINED and value not in self.dtypes:
-            self.dtypes[value] = dtype
 
     def _one_node(self, node: onnx.NodeProto, typed: Mapping[str, ir.Value], *, sure: bool = False) -> onnx.ModelProto:
         """Return a model of `node` alone; `typed` inputs have their shapes, and their numbers where these are known.

@@ -6,10 +6,7 @@ its own inference counts (`contributed`).
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
-import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
@@ -18,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
 
-from onnxtile.model.binding import free_inputs
+from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
@@ -29,8 +26,8 @@ from onnxtile.shapes.bodies import data_dependent
 from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import ModelWarning, NoKernel, UsageError
-from onnxtile.system.process import collector_paused, cycles_freed
+from onnxtile.system.errors import ModelWarning, NoKernel, UsageError, nearest
+from onnxtile.system.process import collector_paused
 
 # Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide.
 
@@ -157,11 +154,10 @@ def _places(name: str, named: Mapping[str, list[tuple[ir.Value, int]]], model: i
         return named[name]
     if any(name in {value.name, node.name} for node in model.graph.all_nodes() for value in node.outputs):
         raise UsageError(f"invalid bound {name!r}: all its dimensions are static, or its rank is not known")
-    near = difflib.get_close_matches(name, named, n=1)
     listed = ", ".join(list(named)[:_LISTED])
     others = f"those that depend on the data are {listed}" if named else "every size is known, leave it out"
-    hint = f"did you mean {near[0]!r}?" if near else others
-    raise UsageError(f"invalid bound {name!r}: no open dimension, value or node has this name", hint=hint)
+    reason = f"invalid bound {name!r}: no open dimension, value or node has this name"
+    raise UsageError(reason, hint=nearest(name, named, others))
 
 
 @dataclass(frozen=True)
@@ -273,14 +269,13 @@ def resolve(
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises(model, {v: dims for v, dims in promises.items() if v not in refuted}, shapes, ranges or {})
     shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
-    options = _binding(value for value in free_inputs(model) if shapes.sizes(value) is None)
+    options = Unbound.of(value for value in free_inputs(model) if shapes.sizes(value) is None).options
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 
 def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: SizeRanges) -> Shapes:
     """Return what onnx infers, and the forward pass. Declared shapes count for values that no node of the main graph makes."""
-    with cycles_freed():
-        from_onnx = inferred_by_onnx(model.clone())
+    from_onnx = inferred_by_onnx(model)
     main = {value for node in model.graph for value in node.outputs}
     named = named_sizes(model)
     dtypes, dims = dict[ir.Value, ir.DataType](), dict[ir.Value, Dims]()
@@ -295,19 +290,6 @@ def _inferred(model: ir.Model, from_file: Mapping[ir.Value, Known], ranges: Size
             dims[value] = merged
     stumbled = not any(value in dims for value in main)
     return _with_computed(model, Shapes(dtypes, dims), ranges, from_file if stumbled else ())
-
-
-def _binding(inputs: Iterable[ir.Value]) -> str:
-    """Return the options that bind the open dimensions of `inputs`, tensors all: by name, or as whole shapes where one has none."""
-    options: list[str] = []
-    for value in inputs:
-        open_ = [dim.value or "" for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
-        if open_ and all(re.search(r"\w", name) for name in open_):
-            options.extend(f"--dim {shlex.quote(f'{name}=N')}" for name in open_)
-        elif open_:
-            sizes = "x".join(str(dim) if isinstance(dim, int) else "N" for dim in value.shape or ())
-            options.append(f"--shape {shlex.quote(f'{value.name}={sizes}')}")
-    return " ".join(dict.fromkeys(options))
 
 
 def _with_promises(

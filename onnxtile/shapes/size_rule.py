@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from onnxtile.model.topology import node_id
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
@@ -50,9 +51,9 @@ class SizeRule:
         try:
             size = _value(_FilledRule(node, inside).visit(_tree(self.text)), node, shapes)
         except (ArithmeticError, LookupError) as error:
-            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r}: {error}") from error
+            raise ModelError(f"the workspace {self.text!r} of the node {node_id(node)!r}: {error}") from error
         if size < 0:
-            raise ModelError(f"the workspace {self.text!r} of the node {_name(node)!r} is negative: {size}")
+            raise ModelError(f"the workspace {self.text!r} of the node {node_id(node)!r} is negative: {size}")
         return size
 
 
@@ -152,7 +153,3 @@ def _sizes(value: ir.Value, shapes: Shapes) -> tuple[int, ...]:
     if sizes is None:
         raise LookupError(f"the shape of {value.name!r} is not known")
     return sizes
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or next((value.name for value in node.outputs if value.name), "") or ""

@@ -167,11 +167,15 @@ def invalid(name: str, value: object, choices: Iterable[str] = (), *, reason: st
     return UsageError(message, hint=hint or None, given={name: value})
 
 
-def nearest(value: object, choices: list[str]) -> str:
-    """Return a hint: the choice nearest to `value`, whatever its case; the list of all where none is near."""
+def nearest(value: object, choices: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint: the choice nearest to `value`, whatever its case; where none is near, `otherwise`, or the list of all.
+
+    >>> nearest("Pixls", ["pixels", "mask"]), nearest("image", ["pixels"], "its inputs are pixels")
+    ("did you mean 'pixels'?", 'its inputs are pixels')
+    """
     by_case = {choice.casefold(): choice for choice in choices}
     near = difflib.get_close_matches(str(value).casefold(), by_case, n=1)
-    return f"did you mean {by_case[near[0]]!r}?" if near else f"choose {', '.join(choices)}"
+    return f"did you mean {by_case[near[0]]!r}?" if near else otherwise or f"choose {', '.join(by_case.values())}"
 
 
 def _filled(text: str, shown: Mapping[str, str]) -> str:

@@ -269,6 +269,8 @@ _NO_KERNEL = re.compile(
     r"|Opset (?P<opset>\d+) is under development .* support for domain ai\.onnx is till opset (?P<last>\d+)"
 )
 """Message of onnxruntime for an operator, its element types, or a version of the operators that its processor cannot run."""
+_PLACE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S*onnxruntime/core/\S+:\d+ [^(]*\(.*?\) ")
+"""The parts of a message of onnxruntime that say where in its own code it was written."""
 _NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
 """Message of onnxruntime for a failed allocation."""
 
@@ -305,7 +307,7 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
             raise NoKernel(f"onnxruntime's CPU {_lacking(missing, reason)}", hint=hint) from error
         match = _OTHER_SHAPE.search(reason)
         if match is None:
-            raise ModelError(f"onnxruntime cannot {self._verb} the model: {reason}") from error
+            raise ModelError(f"onnxruntime cannot {self._verb} the model: {_PLACE.sub('', reason)}") from error
         raise ModelError(
             f"a {match['operator']} has a result of shape {{{match['computed']}}} with these inputs, and {{{match['given']}}} in the model",
             hint="the numbers in an input decide it: give inputs that the model is made for, with --inputs FILE.npz",

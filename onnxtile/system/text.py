@@ -78,19 +78,44 @@ def without_numbers(name: str) -> str:
 def alike(names: Iterable[str]) -> list[str]:
     """Return `names` with those that differ in numbers only as one, in the order of the first of each.
 
-    >>> alike(["blocks.0.attn", "blocks.1.attn", "blocks.2.attn", "head"])
-    ['blocks.{0..2}.attn', 'head']
+    >>> alike(["blocks.0.attn", "blocks.1.attn", "blocks.2.attn", "head", "a.3.1", "a.3.2", "a.4.0"])
+    ['blocks.{0..2}.attn', 'head', 'a.3.{1,2}', 'a.4.0']
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for name in names:
-        groups.setdefault(without_numbers(name), []).append(name)
-    return [_as_one(group) if len({*group}) > 1 else group[0] for group in groups.values()]
+        groups.setdefault(without_numbers(name), {})[name] = None
+    return [text for group in groups.values() for text in (_as_few([*group]) if len(group) > 1 else group)]
 
 
-def _as_one(names: Sequence[str]) -> str:
-    columns = zip(*(_DIGIT_RUN.findall(name) for name in names), strict=True)
-    texts = iter([_numbers(sorted({*column}, key=lambda digits: (len(digits), digits))) for column in columns])
-    return _DIGIT_RUN.sub(lambda _: next(texts), names[0])
+def _as_few(names: Sequence[str]) -> list[str]:
+    """Return different names that differ in numbers only as few texts, each of which stands for all combinations of its numbers."""
+    columns = list(zip(*map(_DIGIT_RUN.findall, names), strict=True))
+    different = [column for column in dict.fromkeys(columns) if len({*column}) > 1]  # equal columns have one number
+    if len(different) > _NUMBERS:
+        return list(names)
+    texts = []
+    for sets in _combinations([*zip(*different, strict=True)]):
+        shown = dict(zip(different, map(_numbers, sets), strict=True))
+        each = iter([shown.get(column, column[0]) for column in columns])
+        texts.append(_DIGIT_RUN.sub(lambda _, each=each: next(each), names[0]))  # type: ignore[misc]
+    return texts
+
+
+def _combinations(rows: Sequence[tuple[str, ...]]) -> list[tuple[list[str], ...]]:
+    """Return numbers in order for each column; the combinations of all are exactly `rows`, none of them twice."""
+    if not rows[0]:
+        return [()]
+    after: dict[str, dict[tuple[str, ...], None]] = {}
+    for first, *rest in rows:
+        after.setdefault(first, {})[tuple(rest)] = None
+    firsts: dict[frozenset[tuple[str, ...]], list[str]] = {}
+    for first, rests in after.items():
+        firsts.setdefault(frozenset(rests), []).append(first)
+    return [
+        (sorted(same, key=lambda digits: (len(digits), digits)), *sets)
+        for same in firsts.values()
+        for sets in _combinations([*after[same[0]]])
+    ]
 
 
 def _numbers(numbers: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import OnnxtileError
+from onnxtile.system.errors import OnnxtileError, nearest
 from onnxtile.system.files import require_readable
 
 Location = Sequence[str | int]
@@ -134,15 +133,13 @@ def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
     """Return the key that was meant by the last part of `location`, of all that `schema` has; else those that its table takes."""
     whole = schema.model_json_schema()
     tables = [whole, *whole.get("$defs", {}).values()]
-    near = difflib.get_close_matches(str(location[-1]), sorted(set().union(*map(_keys, tables))), n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    known = sorted(set().union(*map(_keys, tables)))
     inside = list(_referred(whole, whole))
     for part in location[:-1]:  # a part that is no key is a position, or a type that pydantic tried
         inside = [
             one for table in inside for value in _values(table, part) for one in _referred(value, whole)
         ] or inside
-    return f"there is {', '.join(sorted(set().union(*map(_keys, inside))))}"
+    return nearest(str(location[-1]), known, f"there is {', '.join(sorted(set().union(*map(_keys, inside))))}")
 
 
 def _keys(table: Mapping[str, Any]) -> set[str]:

@@ -22,7 +22,7 @@ from onnxtile.declare import values
 from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
 from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import UsageError, about_options
+from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import late
 from onnxtile.verbs.plan import require_target
 
@@ -54,26 +54,29 @@ def _read_share(value: Any) -> float:
 
 @dataclass(frozen=True)
 class FitBudget:
-    """What a result may take: multiply-accumulates done again, as a share of those of the model, and nodes (None: any number)."""
+    """What a result may take: multiply-accumulates done again, as a share of those of the model, and nodes; what the search may: a time.
+
+    None stands for any number, and any time.
+    """
 
     macs: float | None = None
     nodes: int | None = None
+    search: str | None = None
 
     def __str__(self) -> str:
-        words = ([] if self.macs is None else [f"{100 * self.macs:.10g}%"]) + (
-            [] if self.nodes is None else [f"{self.nodes}nodes"]
-        )
-        return ",".join(words)
+        macs = None if self.macs is None else f"{100 * self.macs:.10g}%"
+        nodes = None if self.nodes is None else f"{self.nodes}nodes"
+        return ",".join(filter(None, (macs, nodes, self.search)))
 
 
 BudgetWords: TypeAlias = str | float | Sequence[str | float] | FitBudget
-"""A budget of multiply-accumulates "10%" and one of nodes "500nodes": one of them, or both."""
+"""Budgets of multiply-accumulates "10%", of nodes "500nodes" and of the time of the search "30s": one of them, or several."""
 _EXTRA_MACS = 0.1
 """The share of multiply-accumulates that may be done again where nothing is said."""
 
 
 def _read_budget(value: Any) -> FitBudget:
-    """Return the budget that words name: a share, and a number of nodes; none of them twice."""
+    """Return the budget that words name: a share, a number of nodes and a time; none of them twice."""
     if isinstance(value, FitBudget):
         return value
     return FitBudget(**values.one_of_each(value, _budget_word, _EXAMPLE_BUDGET))
@@ -82,11 +85,14 @@ def _read_budget(value: Any) -> FitBudget:
 def _budget_word(word: Any) -> tuple[str, Any]:
     if isinstance(word, str) and word.strip().endswith(_NODES):
         return "nodes", values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
+    if isinstance(word, str) and word.strip().endswith(_UNITS_OF_TIME):
+        return "search", _read_time(word.strip())
     return "macs", _read_share(word)
 
 
 _NODES = "nodes"
-_EXAMPLE_BUDGET = "write 10%, 500nodes or 10%,500nodes"
+_UNITS_OF_TIME = ("s", "min")
+_EXAMPLE_BUDGET = "write 10%, 500nodes, 30s or 10%,500nodes"
 SMALLEST = "smallest"
 """The capacity that asks for the smallest arena within the budget."""
 
@@ -103,26 +109,42 @@ def _read_memory(value: Any) -> str | int | dict[str, int]:
         raise
 
 
-_BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes"]'))
-_MEMORY = replace(values.SIZES, read=_read_memory, forms=(*values.SIZES.forms, '"smallest"'))
-FUNCTIONS = ("fuse", "wrap")
-"""What local functions of a result may be: meta-ops, and regions that are cut."""
-
-
-def _read_time(value: Any) -> str:
+def _read_time(text: str) -> str:
     """Return a time such as "30s"."""
     from onnxtile.planning.offsets.effort import parse_effort
 
     try:
-        effort = parse_effort(None, str(value).strip())
+        effort = parse_effort(None, text)
     except UsageError:
         raise values.Unreadable("this is not a time", hint="write 30s, 500ms or 2min") from None
     if not effort.seconds:
         raise values.Unreadable("a search takes some time", hint="write 30s, 500ms or 2min")
-    return str(value).strip()
+    return text
 
 
-_TIME = values.ValueKind(_read_time)
+_BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes", "30s"]'))
+_MEMORY = replace(values.SIZES, read=_read_memory, forms=(*values.SIZES.forms, '"smallest"'))
+
+
+def _read_io(value: Any) -> tuple[str, ...]:
+    """Return where inputs and outputs are, at most one word, and the inputs that come row by row, each followed by "=rows"."""
+    words = values.read_texts(value)
+    placings = [word for word in words if not word.endswith(_ROWS)]
+    for word in placings:
+        if word not in (known := _PLACINGS.names()):
+            raise values.Unreadable(f"{word!r} is no place of inputs", hint=nearest(word, [*known, "INPUT=rows"]))
+    if len(placings) > 1:
+        raise values.Unreadable(f"{placings[1]!r} is the second place of inputs", hint="write one, and INPUT=rows")
+    return words
+
+
+_PLACINGS = Choices("onnxtile.kernels.from_onnx:PLACINGS", open=True)
+_ROWS = "=rows"
+_IO = values.ValueKind(_read_io, several=True, forms=('"inside"', '["inside", "image=rows"]'))
+FUNCTIONS = ("fuse", "wrap")
+"""What local functions of a result may be: meta-ops, and regions that are cut."""
+
+
 _USUAL = "cortex-m7"
 """The target whose speeds are taken where none is given."""
 
@@ -136,26 +158,28 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     budget: Annotated[
         BudgetWords | None,
         Option(
-            "multiply-accumulates done again, and nodes of the result, at most",
-            "10%|500nodes",
+            "at most: multiply-accumulates done again, nodes of the result, time of the search",
+            "10%|500nodes|30s",
             default="10%",
             kind=_BUDGET,
             main=True,
-            replaces={"max_extra_macs": "--budget 10%", "max_nodes": "--budget 500nodes"},
+            replaces={
+                **{"max_extra_macs": "--budget 10%", "max_nodes": "--budget 500nodes"},
+                **dict.fromkeys(("search", "time"), "--budget 30s"),
+            },
         ),
     ] = None
     io: Annotated[
-        str,
-        Option(
-            "inputs inside the arena, free after their last read, or outside; outputs too",
-            "outputs|inside|outside",
-            choices=Choices("onnxtile.kernels.from_onnx:PLACINGS"),
-            main=True,
-        ),
-    ] = "outputs"
-    stream: Annotated[
         str | Sequence[str],
-        Option("take an input row by row, each row once, into the arena", "INPUT", kind=values.TEXTS),
+        Option(
+            "inputs inside the arena, free after their last read, or outside; or read row by row",
+            "outputs|inside|outside|INPUT=rows",
+            kind=_IO,
+            choices=_PLACINGS,
+            default="outputs",
+            main=True,
+            replaces={"stream": "--io INPUT=rows"},
+        ),
     ] = ()
     tolerance: Annotated[
         Literal["exact", "1step"] | None,
@@ -176,15 +200,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             replaces={"fuse": "--functions fuse", "wrap": "--functions wrap"},
         ),
     ] = ()
-    search: Annotated[
-        str | None,
-        Option(
-            "time limit of the search: the best that was found until then is the result",
-            "30s",
-            kind=_TIME,
-            replaces={"time": "--search 30s"},
-        ),
-    ] = None
 
     @property
     def extra_macs(self) -> float:
@@ -202,9 +217,14 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
         return FitBudget() if self.budget is None else _read_budget(self.budget)
 
     @property
+    def placing(self) -> str:
+        """Where inputs and outputs are: "outputs" inside the arena, all "inside", or all "outside"."""
+        return next((word for word in _read_io(self.io) if not word.endswith(_ROWS)), "outputs")
+
+    @property
     def streamed(self) -> tuple[str, ...]:
         """The inputs that come row by row."""
-        return values.read_texts(self.stream)
+        return tuple(word.removesuffix(_ROWS) for word in _read_io(self.io) if word.endswith(_ROWS))
 
     @property
     def exact(self) -> bool:
@@ -226,7 +246,8 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
         """The budget of a search that begins now; None without a limit of time. Raises UsageError."""
         from onnxtile.planning.offsets.effort import parse_effort
 
-        return None if self.search is None else parse_effort(None, _read_time(self.search)).budget
+        text = self._budget.search
+        return None if text is None else parse_effort(None, text).budget
 
     @property
     def limits(self) -> Limits | None:
@@ -338,18 +359,13 @@ def require_memory(options: FitOptions) -> None:
             "no memory to fit: {capacity} is not given",
             hint="give --capacity 256KiB or --capacity smallest",
         )
-    if options.io != "outputs" and options.memories is not None:
+    if options.memories is not None and (options.placing != "outputs" or options.streamed):
         raise about_options(
             "{io} is for one memory, and {capacity} is given for two", hint="give one {capacity}, or leave {io} out"
         )
-    if options.streamed and options.memories is not None:
-        raise about_options(
-            "{stream} is for one memory, and {capacity} is given for two",
-            hint="give one {capacity}, or leave {stream} out",
-        )
     if options.streamed and options.wraps:
         raise about_options(
-            "{functions} wrap puts what reads the rows of {stream} into functions", hint="leave one of the two out"
+            "{functions} wrap puts what reads the rows of {io} into functions", hint="leave one of the two out"
         )
     if options.fuses and options.memories is not None:
         raise about_options(

@@ -8,7 +8,7 @@ from dataclasses import field
 import onnx_ir as ir
 
 from onnxtile.model.binding import bind, free_inputs
-from onnxtile.model.npz_inputs import Feeds, given_shapes
+from onnxtile.model.feeds import Feeds, given_shapes
 from onnxtile.system.dataclass import dataclass
 
 # Sizes that attention with a cache of keys asks of open dimensions: the batch, the head size, the window, and the number of all tokens.

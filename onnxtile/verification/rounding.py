@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -446,14 +447,15 @@ def judge(
     return models.judged(compare_before(judged(*pair, trials), trials, *pair, judged))
 
 
-def compare(original: ir.Model, other: ir.Model, *, progress: Progress = silent) -> Verdict:
-    """Run both models on the same two sets of random inputs and compare every output.
+def compare(original: ir.Model, other: ir.Model, *, progress: Progress = silent, file: Path | None = None) -> Verdict:
+    """Run both models on the same two sets of random inputs and compare every output. `file` is that of the original, as it is.
 
     Symbolic dimensions that are not bound get sizes with which `original` runs. Raises ModelError where onnxruntime refuses one of
     the models, or where no such sizes are found.
     """
     models = same_draws(original, other)
-    trials, dims = run_original(models.first, progress=progress)
+    runner = repeatable_session(original, file) if models.first is original else None
+    trials, dims = run_original(models.first, runner=runner, progress=progress)
     return models.judged(compare_with(trials, models.second, dims, progress))
 
 

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.binding import example, free_inputs
-from onnxtile.model.feeds import Ranges, domains, sample_feeds
-from onnxtile.model.npz_inputs import Feeds, given_shapes
+from onnxtile.model.feeds import Feeds, Ranges, domains, given_shapes, sample_feeds
 from onnxtile.model.session import ModelRunner, repeatable_session
 from onnxtile.operators.takes import Domain
 from onnxtile.system.dataclass import dataclass
@@ -200,7 +199,7 @@ def run_original(
 ) -> tuple[list[Trial], dict[str, int]]:
     """Return trials of `model`, and the sizes its free dimensions were given for them.
 
-    One trial on the inputs `given` (as `onnxtile.model.npz_inputs.read_inputs` returns them), else `runs` trials on random ones, whose
+    One trial on the inputs `given` (as `onnxtile.model.feeds.read_inputs` returns them), else `runs` trials on random ones, whose
     numbers lie in `ranges` where these name an input. `runner` is a session of `model`, made here where none is given.
     """
     runner = repeatable_session(model) if runner is None else runner
@@ -227,7 +226,11 @@ def first_that_runs(model: ir.Model, attempt: Callable[[Assignment], T]) -> tupl
             failure = failure or error
     assert failure is not None
     open_ = open_inputs(model)
-    hint = f"give sizes with which it runs, for example {example(open_)}" if open_ else None
+    hint = (
+        f"give sizes with which it runs, for example {example(open_)}"
+        if open_
+        else "the model that was given does not run so"
+    )
     raise ModelError(failure.message, hint=failure.hint or hint)
 
 

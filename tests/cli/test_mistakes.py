@@ -44,7 +44,14 @@ from tests.cli.conftest import Run, files
             ("plan", "m.onnx", "--io", "inside", "--io", "outside"),
             ("--io 'outside'", "given twice, with inside before"),
         ),
-        (("fit", "m.onnx", "--capacity", "1KiB", "--search", "0s"), ("--search '0s'", "a search takes some time")),
+        (("fit", "m.onnx", "--capacity", "1KiB", "--budget", "0s"), ("--budget '0s'", "a search takes some time")),
+        (("fit", "m.onnx", "--capacity", "1KiB", "--io", "insid"), ("--io 'insid'", "did you mean 'inside'?")),
+        (
+            ("fit", "m.onnx", "--capacity", "1KiB", "--io", "inside", "--io", "outside"),
+            ("'outside' is the second place",),
+        ),
+        (("fit", "m.onnx", "--capacity", "1KiB", "--stream", "x"), ("fit has no --stream", "write --io INPUT=rows")),
+        (("fit", "m.onnx", "--capacity", "1KiB", "--search", "9s"), ("fit has no --search", "write --budget 30s")),
         (
             ("fuse", "m.onnx", "--explain", "LayerNorm", "-o", "e.onnx"),
             ("--explain writes no model", "leave --output out"),

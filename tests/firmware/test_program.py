@@ -472,6 +472,7 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
         (["--emit", "net.c", "--target", 'cc = "no-such-compiler"'], "no-such-compiler"),
         (["--emit", "net.c", "--target", """cc = "'gcc" """], "is no command"),
         (["--emit", "net.c", "--target", 'cc = "gcc --no-such-option"\nrunner = "env"'], "the C compiler refuses"),
+        (["--emit", "net.c", "--target", 'cc = "gcc --no-such-option"'], "the C compiler refuses the program"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line_and_write_nothing(

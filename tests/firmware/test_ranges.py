@@ -98,6 +98,11 @@ def built(proto: Any, dims: dict[str, str], **options: Any) -> Firmware:
         (SEQUENCE, {"B": "1:3", "n": "1:8"}, 9),
         (IMAGES, {"h": "4:20", "w": "9:9"}, 7),
         (RECURRENT, {"t": "1:8"}, 64),
+        (
+            "g (float[a, b, c, d] x) => (float[a, b, c, d] y) { z = Neg(x) y = Exp(z) }",
+            dict.fromkeys("abcd", "1:3"),
+            21,
+        ),
     ],
 )
 def test_a_program_runs_at_the_ends_of_its_ranges_and_between(

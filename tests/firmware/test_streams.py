@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compil
 
 def planned_rows(source: onnx.ModelProto, *names: str) -> tuple[PlannedModel, Unfolded]:
     """Return the plan of a model that was fitted with these inputs row by row, and the model with its calls open."""
-    fitted = onnxtile.fit(source, capacity="smallest", stream=names, verify=False, budget="0%")
+    fitted = onnxtile.fit(source, capacity="smallest", io=[f"{name}=rows" for name in names], verify=False, budget="0%")
     planned = onnxtile.plan(fitted.model, verify=False)
     return planned, unfold(planned.model, resolve(planned.model, run=True), Constants(planned.model))
 
@@ -102,7 +102,7 @@ def test_the_commands_write_the_function_under_the_name_of_the_file(
 
     onnx.save(image(3), tmp_path / "m.onnx")
     fitted = str(tmp_path / "f.onnx")
-    fit = ["fit", str(tmp_path / "m.onnx"), "--capacity", "2KiB", "--stream", "x", "-o", fitted]
+    fit = ["fit", str(tmp_path / "m.onnx"), "--capacity", "2KiB", "--io", "x=rows", "-o", fitted]
     ended(*fit, "--emit", str(tmp_path / "camera.c"))
     assert "void camera_rows_x(float *target, size_t first, size_t count);" in (tmp_path / "camera.h").read_text()
     ended("plan", fitted, "--dry-run", "--emit", str(tmp_path / "other.c"))

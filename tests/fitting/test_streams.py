@@ -1,4 +1,4 @@
-"""fit --stream: an input comes row by row. Each row is read once, in order, into the arena, which never has all of it."""
+"""fit --io INPUT=rows: an input comes row by row. Each row is read once, in order, into the arena, which never has all of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows_read(fitted: FittedModel) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("name", "budget"), [*((name, "0%") for name in IMAGES), ("residuals", "30%")])
 def test_each_row_is_read_once_in_order(name: str, budget: str, tmp_path: Path) -> None:
     source = IMAGES[name]
-    fitted = onnxtile.fit(source, capacity="smallest", stream=("x",), budget=budget)
+    fitted = onnxtile.fit(source, capacity="smallest", io="x=rows", budget=budget)
     assert fitted.verdict is not None and fitted.verdict.equal
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     reads = rows_read(fitted)
@@ -67,19 +67,19 @@ def test_each_row_is_read_once_in_order(name: str, budget: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["one channel", "three channels", "wide", "residuals"])
 def test_the_bytes_of_the_search_are_those_of_the_plan(name: str) -> None:
-    fitted = onnxtile.fit(IMAGES[name], capacity="smallest", stream=("x",), tolerance="exact")
+    fitted = onnxtile.fit(IMAGES[name], capacity="smallest", io="x=rows", tolerance="exact")
     in_order = onnxtile.plan(fitted.model, order="model", verify=False).plan
     assert in_order.peak <= max(step.peak for step in fitted.steps)
 
 
 def test_an_input_inside_the_arena_comes_row_by_row_all_the_same() -> None:
-    fitted = onnxtile.fit(image(3), capacity="smallest", stream=("x",), io="inside")
-    assert fitted.after.arena == onnxtile.fit(image(3), capacity="smallest", stream=("x",)).after.arena
+    fitted = onnxtile.fit(image(3), capacity="smallest", io=("inside", "x=rows"))
+    assert fitted.after.arena == onnxtile.fit(image(3), capacity="smallest", io="x=rows").after.arena
     assert all(buffer.kind != "input" for buffer in fitted.planned.plan.buffers)
 
 
 def test_what_fits_with_all_rows_reads_them_at_once() -> None:
-    fitted = onnxtile.fit(image(1), capacity="1MiB", stream=("x",))
+    fitted = onnxtile.fit(image(1), capacity="1MiB", io="x=rows")
     assert fitted.streamed[0].stream.reads == ((0, 24),)
     assert fitted.streamed[0].most_bytes == 24 * 20 * 4
 
@@ -96,7 +96,7 @@ g (float[1,3,24,20] x) => (float[1,3,24,20] y) {
         w0=(24, 3, 3, 3),
         w1=(3, 24, 3, 3),
     )
-    fitted = onnxtile.fit(source, capacity="smallest", stream=("x",), io="outside")
+    fitted = onnxtile.fit(source, capacity="smallest", io=("outside", "x=rows"))
     assert len(rows_read(fitted)) > 4
     assert fitted.verdict is not None and fitted.verdict.equal
     assert fitted.after.arena < 24 * 20 * 3 * 4 * 2
@@ -169,8 +169,8 @@ def test_no_order_of_all_is_planned() -> None:
 
 
 def test_two_memories_are_refused() -> None:
-    with pytest.raises(UsageError, match="stream is for one memory"):
-        onnxtile.fit(image(1), capacity={"sram": 4096, "dram": 65536}, stream=("x",))
+    with pytest.raises(UsageError, match="io is for one memory"):
+        onnxtile.fit(image(1), capacity={"sram": 4096, "dram": 65536}, io="x=rows")
     with pytest.raises(UsageError, match="an input that comes row by row is planned for one memory"):
         onnxtile.plan(
             hand_made([(0, 2), (2, 4)]), movement="activations", capacity={"sram": 4096, "dram": 65536}, verify=False
@@ -179,16 +179,16 @@ def test_two_memories_are_refused() -> None:
 
 def test_what_cannot_come_row_by_row_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError, match="unknown input 'w0'"):
-        onnxtile.fit(image(1), capacity="smallest", stream=("w0",))
+        onnxtile.fit(image(1), capacity="smallest", io="w0=rows")
     with pytest.raises(UsageError, match="into functions"):
-        onnxtile.fit(image(1), capacity="smallest", stream=("x",), functions="wrap")
+        onnxtile.fit(image(1), capacity="smallest", io="x=rows", functions="wrap")
     flat = model("g (float[16] x) => (float[16] y) { y = Relu(x) }")
     with pytest.raises(Infeasible, match="'x' cannot come row by row: it has one row"):
-        onnxtile.fit(flat, capacity="smallest", stream=("x",))
+        onnxtile.fit(flat, capacity="smallest", io="x=rows")
 
 
 def test_the_input_of_the_model_stays_as_it_was() -> None:
-    fitted = onnxtile.fit(image(3), capacity="smallest", stream=("x",))
+    fitted = onnxtile.fit(image(3), capacity="smallest", io="x=rows")
     before, after = load(image(3)).graph.inputs[0], fitted.model.graph.inputs[0]
     assert (before.name, before.shape, before.dtype) == (after.name, after.shape, after.dtype)
     assert after.metadata_props[keys.STREAM] == "2"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,7 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.fusion.pattern import from_query
-from onnxtile.model.load import load
+from onnxtile.model.load import Source, load
+from onnxtile.model.save import to_bytes
+from tests.conftest import ZOO
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Lab
@@ -175,3 +182,85 @@ def test_most_of_the_cases_fuse_something(lab: Lab) -> None:
         model = _model(_steps(random), [], [random.randrange(40) for _ in range(8)])
         fused += sum(lab.fuse(model, _query(random, model.graph.node), verify=False).counts) > 0
     assert fused >= 15
+
+
+# The same input gives the same bytes.
+
+
+SCRIPT = """
+import hashlib, sys
+from onnxtile import api
+from onnxtile.model.save import to_bytes
+result = api.fuse(sys.argv[1], ["aidge", "Add~*>.", ".~>Reshape"], verify=sys.argv[2] == "verify")
+fused = to_bytes(result.model)
+restored = to_bytes(api.unfuse(result.model, verify=False).model)
+print(hashlib.sha256(fused).hexdigest(), hashlib.sha256(restored).hexdigest())
+"""
+
+
+def _digests(model: Path, seed: str, verify: str = "") -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(model), verify], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_the_hash_seed_changes_nothing(transformer: Path) -> None:
+    assert len({_digests(transformer, seed) for seed in ("0", "1", "77")}) == 1
+
+
+def test_verification_changes_nothing(transformer: Path) -> None:
+    assert _digests(transformer, "0") == _digests(transformer, "0", "verify")
+
+
+@pytest.mark.parametrize("form", ["path", "proto", "model"])
+def test_the_form_of_the_model_changes_nothing(transformer: Path, form: str) -> None:
+    forms: dict[str, Callable[[], Source]] = {
+        "path": lambda: transformer,
+        "proto": lambda: onnx.load(transformer),
+        "model": lambda: ir.load(transformer),
+    }
+    source = forms[form]()
+    data = to_bytes(api.fuse(source, ["aidge"], verify=False).model)
+    expected = to_bytes(api.fuse(transformer, ["aidge"], verify=False).model)
+    assert hashlib.sha256(data).hexdigest() == hashlib.sha256(expected).hexdigest()
+
+
+# What the whole library fuses comes back, and is fused again to the same bytes: of each model of the zoo, and of models with bodies.
+
+
+QUICK = {"bert_ts14_sim", "clip_text_dy20", "t5_encoder_ts14"}
+MODELS = sorted({path.stem for path in ZOO.glob("*.onnx")} | QUICK)
+
+
+def _require_undone(lab: Lab, path: Path) -> None:
+    fused = lab.fuse(path, verify=False)
+    restored = lab.require_restored(fused)
+    assert sum(fused.counts) > 0
+    assert to_bytes(api.fuse(restored, verify=False).model) == to_bytes(fused.model)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MODELS]
+)
+def test_each_model_of_the_zoo_comes_back(lab: Lab, zoo: Callable[[str], Path], name: str) -> None:
+    _require_undone(lab, zoo(name))
+
+
+def test_a_model_with_bodies_comes_back(lab: Lab, silero: Callable[[str], Path]) -> None:
+    _require_undone(lab, silero("silero_vad"))
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_constant_comes_back_in_the_form_it_had(lab: Lab, raw: bool) -> None:
+    """As bytes, or in the field of its type; from a file as well as from memory."""
+    source = lab.text("g (float[2] x) => (float[2] y) <float c = {3.0}> { h = Mul(x, c)  y = Exp(h) }")
+    if raw:
+        source.graph.initializer[0].CopyFrom(
+            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(source.graph.initializer[0]), "c")
+        )
+    fused = api.fuse(source, ["Mul->Exp"], verify=False)
+    (restored,) = onnx.ModelProto.FromString(to_bytes(api.unfuse(fused.model).model)).graph.initializer
+    assert restored.HasField("raw_data") == raw
+    assert list(restored.float_data) == ([] if raw else [3.0])

@@ -15,8 +15,8 @@ import pytest
 from onnxtile import api
 from onnxtile.declare.layout_rules import rules_in
 from onnxtile.fusion.pattern import from_file as pattern_file
+from onnxtile.model.feeds import read_inputs
 from onnxtile.model.load import load
-from onnxtile.model.npz_inputs import read_inputs
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.limits import RunLimits

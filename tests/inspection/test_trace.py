@@ -15,7 +15,7 @@ import pytest
 from onnxtile import api
 from onnxtile.inspection import trace as traced_bytes
 from onnxtile.model import submodel
-from onnxtile.model.npz_inputs import write_arrays
+from onnxtile.model.feeds import write_arrays
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
 from onnxtile.system.runtime import Session
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-Text = Callable[..., onnx.ModelProto]
+from tests.build import Text
 
 
 @pytest.fixture(name="text")

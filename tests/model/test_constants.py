@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,7 @@ from onnxtile.model.load import load
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.system import runtime
 from onnxtile.system.runtime import Array
-
-Text = Callable[..., onnx.ModelProto]
-ValueOf = Callable[[ir.Model, str], ir.Value]
+from tests.build import Text, ValueOf
 
 
 def test_initializers_and_what_follows_from_them_are_constant(text: Text, value_of: ValueOf) -> None:

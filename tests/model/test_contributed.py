@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelWarning
 from onnxtile.system.runtime import Array, Session
+from tests.build import Text
 
-Text = Callable[..., onnx.ModelProto]
 _RANDOM = np.random.default_rng(0)
 
 

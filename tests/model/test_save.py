@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,8 +27,8 @@ from onnxtile.system import files as weights
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError
 from onnxtile.system.files import require_writable, write_whole
 from onnxtile.system.runtime import Session
+from tests.build import Text
 
-Text = Callable[..., onnx.ModelProto]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 

@@ -2,17 +2,25 @@
 
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
+from onnxtile.arena.memory import TensorMemory
 from onnxtile.model import session
+from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.model.save import save
-from onnxtile.model.session import session_of
+from onnxtile.model.session import SplitSession, may_split, session_of
 from onnxtile.system.errors import ModelError
+from onnxtile.system.runtime import Array, Session
+from tests.bench.large_graphs import MAKERS
 
 
 def product(size: int, op: str = "MatMul", layers: int = 1) -> ir.Model:
@@ -79,3 +87,200 @@ def test_a_file_with_external_weights_is_read_where_it_lies(tmp_path: Path) -> N
     ir.save(product(4), tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
     found = session_of(load(tmp_path / "m.onnx")).run({"x": np.ones((1, 4), np.float32)})
     assert found["y0"].shape == (1, 4)
+
+
+# A model of many nodes that runs in pieces gives what it gives when it is loaded whole, in time linear in its width.
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MOST_WHOLE", 10)
+    monkeypatch.setattr(session, "_PIECE", 7)
+
+
+def known(value: ir.Value) -> tuple[int, ...] | None:
+    return None if value.shape is None else value.shape.numpy()
+
+
+def whole(model: ir.Model, feeds: dict[str, Array]) -> dict[str, Array]:
+    return Session(ir.to_proto(model).SerializeToString()).run(feeds)
+
+
+@pytest.mark.parametrize("shape", MAKERS)
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_give_the_bits_of_the_whole(shape: str) -> None:
+    model = ir.from_proto(MAKERS[shape](120))
+    pieces = session_of(model)
+    assert isinstance(pieces, SplitSession)
+    assert len(pieces._pieces) > len(model.graph) // 8
+    feeds = sample_feeds(model, known, seed=1)
+    expected = whole(model, feeds)
+    found = pieces.run(feeds)
+    assert list(found) == list(expected)
+    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+    again = pieces.run({name: -array for name, array in feeds.items()})
+    assert all(again[name].tobytes() != expected[name].tobytes() for name in expected)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_run_in_place() -> None:
+    model = ir.from_proto(MAKERS["streams"](60))
+    # The value that the Sum reads is an output, too: later pieces read it where it was written.
+    model.graph.outputs.append(model.graph.node(20).outputs[0])
+    model.graph.outputs[-1].type = ir.TensorType(ir.DataType.FLOAT)
+    feeds = sample_feeds(model, known, seed=1)
+    expected = whole(model, feeds)
+    dtype = ir.DataType.FLOAT
+    given = {name: TensorMemory.of(array, dtype) for name, array in feeds.items()}
+    made = {name: TensorMemory.empty(dtype, array.shape, array.nbytes) for name, array in expected.items()}
+    pieces = SplitSession(model)
+    pieces.run_in_place({name: one.binding for name, one in given.items()}, {n: one.binding for n, one in made.items()})
+    for name, array in expected.items():
+        assert bytes(made[name].data) == array.tobytes()
+
+
+def typed_chain(first: int, *steps: tuple[str, int], opset: int = 17) -> ir.Model:
+    """Return a model of Casts to types, with Identities between them."""
+    nodes, value = [], "x"
+    for at, (op, to) in enumerate(steps):
+        nodes.append(helper.make_node(op, [value], [f"v{at}"]))
+        nodes[-1].attribute.extend([helper.make_attribute("to", to)] if op == "Cast" else [])
+        value = f"v{at}"
+    x = helper.make_tensor_value_info("x", first, [2, 3])
+    y = helper.make_tensor_value_info(value, steps[-1][1], [2, 3])
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9))
+
+
+@pytest.mark.parametrize(
+    ("element_type", "splits"),
+    [
+        (TensorProto.DOUBLE, True),
+        (TensorProto.INT8, True),
+        (TensorProto.BOOL, True),
+        (TensorProto.FLOAT8E4M3FN, True),
+        (TensorProto.FLOAT16, False),
+        (TensorProto.BFLOAT16, False),
+        (TensorProto.STRING, False),
+    ],
+)
+@pytest.mark.usefixtures("small_pieces")
+def test_what_passes_between_pieces(element_type: int, splits: bool) -> None:
+    model = typed_chain(TensorProto.FLOAT, ("Cast", element_type), *[("Identity", element_type)] * 20, opset=19)
+    assert may_split(model)
+    session = session_of(model)
+    assert isinstance(session, SplitSession) == splits
+    feeds = {"x": np.array([[1.5, -2, 0], [3, 0.25, 1]], np.float32)}
+    expected, found = whole(model, feeds), session.run(feeds)
+    assert [(array.dtype, array.tolist()) for array in found.values()] == [
+        (array.dtype, array.tolist()) for array in expected.values()
+    ]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_models_that_stay_whole() -> None:
+    def may(change: str) -> bool:
+        proto = MAKERS["chain"](30)
+        if change == "random":
+            proto.graph.node[3].CopyFrom(helper.make_node("RandomNormalLike", ["v2"], ["v3"]))
+        if change == "body":
+            body = helper.make_graph([], "body", [], [])
+            proto.graph.node[3].CopyFrom(helper.make_node("If", ["v2"], ["v3"], then_branch=body, else_branch=body))
+        if change == "default":
+            proto.graph.input.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, [8]))
+        if change == "constant output":
+            proto.graph.output.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, [8]))
+        if change == "short":
+            del proto.graph.node[5:]
+        return may_split(ir.from_proto(proto))
+
+    assert may("nothing")
+    assert not any(may(change) for change in ("random", "body", "default", "constant output", "short"))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_weights_that_every_piece_would_hold_keep_a_model_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(MAKERS["chain"](70))
+    monkeypatch.setattr(session, "_MOST_COPIED", 10 * 32 - 1)
+    assert not may_split(model)
+    monkeypatch.setattr(session, "_MOST_COPIED", 10 * 32)
+    assert may_split(model)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_refusal_is_that_of_the_whole() -> None:
+    proto = MAKERS["chain"](30)
+    proto.graph.node[20].op_type = "NoSuchOperator"
+    with pytest.raises(ModelError, match="NoSuchOperator"):
+        session_of(ir.from_proto(proto))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_inputs_that_the_model_does_not_take() -> None:
+    pieces = session_of(ir.from_proto(MAKERS["chain"](30)))
+    with pytest.raises(ModelError, match="it takes x and is given nothing"):
+        pieces.run({})
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_functions_and_unread_results_come_along() -> None:
+    proto = MAKERS["chain"](30)
+    inside = [helper.make_node("Tanh", ["a"], ["b"])]
+    twice = helper.make_function("own", "F", ["a"], ["b"], inside, [helper.make_opsetid("", 17)])
+    proto.functions.append(twice)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    proto.graph.node[9].CopyFrom(helper.make_node("F", ["v8"], ["v9"], domain="own"))
+    proto.graph.node.extend(helper.make_node("Neg", [f"v{at}"], [f"unread{at}"]) for at in range(20))
+    model = ir.from_proto(proto)
+    feeds = sample_feeds(model, known, seed=1)
+    (found,), (expected,) = (run.values() for run in (session_of(model).run(feeds), whole(model, feeds)))
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_MOST_HELD", 100)
+    model = ir.from_proto(MAKERS["wide"](200))
+    x = TensorMemory.of(sample_feeds(model, known, seed=1)["x"], ir.DataType.FLOAT)
+    y = TensorMemory.empty(ir.DataType.FLOAT, x.shape, len(x.data))
+    pieces = SplitSession(model)
+    made = list[weakref.ref[Any]]()
+
+    class Noted(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(weakref.ref(self._session._sess))
+            assert sum(one() is not None for one in made) <= 2
+
+    monkeypatch.setattr(session, "Session", Noted)
+    pieces.run_in_place({"x": x.binding}, {model.graph.outputs[0].name or "": y.binding})
+    pieces.run({"x": np.ones(x.shape, np.float32)})
+    assert len(made) == 2 * len(pieces._pieces)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_of_a_model_that_is_not_large_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(MAKERS["wide"](200))
+    pieces = SplitSession(model)
+    monkeypatch.setattr(session, "Session", None)
+    feeds = sample_feeds(model, known, seed=1)
+    first, second = pieces.run(feeds), pieces.run(feeds)
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+def test_results_own_their_bytes_where_a_node_reads_many_values() -> None:
+    model = ir.from_proto(MAKERS["wide"](3_600))
+    results = SplitSession(model).run(sample_feeds(model, known, seed=1))
+    assert all(array.flags.owndata for array in results.values())
+
+
+@pytest.mark.slow
+def test_time_to_run_grows_with_the_width() -> None:
+    def seconds(size: int) -> float:
+        model = ir.from_proto(MAKERS["wide"](size))
+        feeds = sample_feeds(model, known, seed=1)
+        start = time.process_time()
+        session_of(model).run(feeds)
+        return time.process_time() - start
+
+    assert seconds(60_000) < 6 * seconds(15_000)

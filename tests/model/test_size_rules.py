@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
-from onnxtile.model.binding import bind
+from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.feeds import sample_feeds
+from onnxtile.model.formula import SizeFormula, SizePieces, extreme, is_at_least, product_of, read_size, read_sizes
 from onnxtile.model.load import load
 from onnxtile.model.submodel import exposing
+from onnxtile.shapes.propagation import Interval, keeps_its_sign
+from onnxtile.shapes.propagation import interval_results as results
 from onnxtile.shapes.resolve import resolve
-
-Text = Callable[..., onnx.ModelProto]
+from onnxtile.system.runtime import Array
+from tests.build import Text
 
 
 def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> None:
@@ -184,3 +193,212 @@ def test_a_call_that_is_opened_for_its_sizes_adds_no_reader(text: Text) -> None:
     model = load(text("g (float[N, 3] x, float[M, 3] w) => (float[P, 3] y) { y = local.up (x, w) }", functions=body))
     resolve(model)
     assert [len(list(value.uses())) for value in model.graph.inputs] == [1, 1]
+
+
+# Formulas of sizes: their normal form, their limits, and comparisons that hold over whole ranges.
+
+
+RANGES = {"batch": (1, 8), "seq": (2, 512)}
+BATCH, SEQ = SizeFormula.symbol("batch"), SizeFormula.symbol("seq")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("2*seq", "2*seq"),
+        ("seq*2 + batch - seq", "batch + seq"),
+        ("floor(seq/2) + 1", "((seq) // 2) + 1"),
+        ("floor(seq/2 + 1/2)", "((seq + 1) // 2)"),
+        ("(4*seq + 2) // 2", "2*seq + 1"),
+        ("(8*seq + 63) // 64", "((seq + 7) // 8)"),
+        ("ceiling(seq/3)", "((seq + 2) // 3)"),
+        ("seq**2", "seq**2"),
+        ("Min(64, seq)", "min(64, seq)"),
+        ("Min(600, seq)", "seq"),
+        ("Max(0, seq - 1)", "seq - 1"),
+        ("(2*seq + 4)/2", "seq + 2"),
+        ("64", "64"),
+    ],
+)
+def test_sizes_have_one_normal_form(text: str, written: str) -> None:
+    found = read_size(text, RANGES)
+    assert found is not None
+    assert str(found) == written
+
+
+@pytest.mark.parametrize("text", ["other", "seq +", "seq/2", "f(seq)", "seq**-1", "2//0", "seq**99", None])
+def test_other_texts_are_no_sizes(text: str | None) -> None:
+    assert read_size(text, RANGES) is None
+    assert read_sizes((2, text), RANGES) is None
+
+
+def test_limits_of_a_polynomial_that_grows_are_reached() -> None:
+    formula = BATCH * SEQ * SEQ * 4 + 64
+    assert formula.limits(RANGES) == (1 * 4 * 4 + 64, 8 * 512 * 512 * 4 + 64)
+    assert formula.at({"batch": 2, "seq": 3}) == 136
+
+
+def test_the_largest_is_found_where_it_is_so_at_all_sizes() -> None:
+    assert is_at_least(SEQ * SEQ, SEQ * 2, RANGES), "seq is at least 2"
+    assert not is_at_least(SEQ * SEQ, SEQ * 3, RANGES), "seq may be 2"
+    assert is_at_least(SEQ * 64, (SEQ // 2) * 128, RANGES)
+    assert not is_at_least((SEQ // 2) * 128, SEQ * 64, RANGES)
+    assert extreme("max", [SEQ, BATCH * SEQ], RANGES) == BATCH * SEQ
+
+
+sizes = st.recursive(
+    st.sampled_from([BATCH, SEQ, SizeFormula.number(3), SizeFormula.number(64)]),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a + b, inner, inner),
+        st.builds(lambda a, b: a * b, inner, inner),
+        st.builds(lambda a, n: a // n, inner, st.integers(1, 9)),
+        st.builds(lambda a, b: extreme("min", [a, b], RANGES), inner, inner),
+    ),
+    max_leaves=5,
+)
+points = st.fixed_dictionaries({"batch": st.integers(1, 8), "seq": st.integers(2, 512)})
+
+
+@given(sizes, sizes, points)
+def test_what_is_said_of_a_range_holds_at_each_of_its_sizes(a: SizeFormula, b: SizeFormula, at: dict[str, int]) -> None:
+    assert eval(str(a), {"min": min, "max": max}, at) == a.at(at)
+    low, high = a.limits(RANGES)
+    assert low <= a.at(at) <= high
+    assert (a + b).at(at) == a.at(at) + b.at(at)
+    assert product_of([a, b, 2]).at(at) == 2 * a.at(at) * b.at(at)
+    assert (a - b).at(at) == a.at(at) - b.at(at)
+    if is_at_least(a, b, RANGES):
+        assert a.at(at) >= b.at(at)
+    assert SizePieces.of([a, b]).at(at) == max(a.at(at), b.at(at))
+    assert read_size(str(a), RANGES) is None or read_size(str(a), RANGES).at(at) == a.at(at)  # type: ignore[union-attr]
+
+
+def test_a_size_is_divided_by_a_number_of_at_least_1() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        SEQ // 0
+
+
+# Intervals: whatever the operands are between their bounds, the results are between theirs.
+
+
+_COUNTS = {"Where": 3, "Neg": 1, "Not": 1, "Identity": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceProd": 1}
+_NAMES = (
+    *("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min"),
+    *("Mul", "Neg", "ReduceMax", "ReduceProd", "ReduceSum", "Sub", "Where"),
+)
+
+
+def evaluate(operator: str, operands: Sequence[Array | None]) -> list[Array]:
+    names = [f"i{place}" for place in range(len(operands))]
+    attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
+    node = helper.make_node(operator, names, ["y"], **attributes)
+    infos = [helper.make_value_info(name, helper.make_tensor_type_proto(7, None)) for name in (*names, "y")]
+    graph = helper.make_graph([node], "g", infos[:-1], infos[-1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return list(map(np.asarray, ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))))
+
+
+@given(
+    st.sampled_from(_NAMES),
+    st.lists(st.lists(st.integers(-3, 9), min_size=9, max_size=9), min_size=3, max_size=3),
+)
+def test_results_lie_in_their_intervals(operator: str, drawn: list[list[int]]) -> None:
+    operands, actual = [], []
+    for place, numbers in enumerate(drawn[: _COUNTS.get(operator, 2)]):
+        rows = np.sort(np.asarray(numbers).reshape(3, 3), axis=0)
+        if operator == "Where" and not place:
+            rows = rows > 3
+        operands.append((rows[0], rows[2]))
+        actual.append(rows[1])
+    found = results(operator, operands, lambda numbers: evaluate(operator, numbers))
+    if found is None:
+        assert operator in {"Div", "Mul", "ReduceProd"}
+        return
+    (least, most), (result,) = found[0], evaluate(operator, actual)
+    assert (least <= result).all()
+    assert (result <= most).all()
+
+
+@pytest.mark.parametrize(
+    ("operator", "operands"),
+    [
+        ("Mod", [([1], [5]), ([3], [3])]),
+        ("Gather", [([1, 2], [1, 2]), ([0], [1])]),
+        ("Range", [([0], [1]), ([4], [4]), ([1], [1])]),
+        ("Div", [([1], [5]), ([0], [3])]),
+    ],
+)
+def test_nothing_is_said_where_nothing_is_known(operator: str, operands: list[tuple[list[int], list[int]]]) -> None:
+    intervals: list[Interval | None] = [(np.asarray(low), np.asarray(high)) for low, high in operands]
+    assert results(operator, intervals, lambda _: pytest.fail("nothing is to be computed")) is None
+
+
+def test_elements_that_may_not_be_there_count_as_0() -> None:
+    ends = iter([[np.asarray([2])], [np.asarray([2, 3])]])
+    (found,) = results("Slice", [(np.asarray([2, 3]), np.asarray([2, 3]))], lambda _: next(ends)) or []
+    assert [end.tolist() for end in found] == [[0, 0], [2, 3]]
+
+
+def test_a_sign_is_kept_or_not() -> None:
+    assert keeps_its_sign((np.asarray([0, -4]), np.asarray([3, -1])))
+    assert not keeps_its_sign((np.asarray([-1]), np.asarray([0])))
+
+
+# Sizes that a model computes from its inputs' sizes are known without a run, and none is known that depends on data.
+
+
+def _computed(model: ir.Model) -> list[ir.Value]:
+    return [value for node in model.graph for value in node.outputs if value.name]
+
+
+@pytest.mark.parametrize("name", ["bert_ts14", "gpt2_ts14", "gpt2_ts14dyn", "t5_encoder_ts14", "llama-sdpa_ts14"])
+def test_every_size_is_that_of_a_run(zoo: Callable[[str], Path], name: str) -> None:
+    """The engines alone leave hundreds of values of these exports open."""
+    model = load(zoo(name))
+    bind(model, {symbol: 3 + place for place, symbol in enumerate(symbols(free_inputs(model)))}, {})
+    shapes = resolve(model)
+    values = _computed(model)
+    seen = exposing(model, [value.name or "" for value in values]).run(sample_feeds(model, shapes.sizes))
+    assert {value.name: shapes.sizes(value) for value in values} == {name: array.shape for name, array in seen.items()}
+
+
+def test_a_shape_through_where_and_scatter(text: Text) -> None:
+    """Eight by two by three, made of the numbers of x's shape in a way that no engine follows."""
+    graph = """g (float[8,6] x) => (float[a,b,c] y) <int64[1] minus = {-1}, int64[3] s = {-1, 2, 3}, int64[1,1] at = {{0}}> {
+        d = Shape(x)  e = Slice(d, z, o)  w = Equal(s, minus)  b = Expand(e, t)  r = Where(w, b, s)  y = Expand(u, r) }"""
+    constants = ", int64[1] z = {0}, int64[1] o = {1}, int64[1] t = {3}, float[1] u = {1}> {"
+    model = load(text(graph.replace(", int64[1,1] at = {{0}}> {", constants)))
+    assert resolve(model).sizes(model.graph.outputs[0]) == (8, 2, 3)
+
+
+def test_what_depends_on_data_stays_open(text: Text) -> None:
+    model = load(
+        text(
+            "g (float[8] x) => (float[a] y, int64[b] c) { n = NonZero(x)  c = Shape(n)  s = Squeeze(n)  y = Gather(x, s) }"
+        )
+    )
+    shapes = resolve(model)
+    assert shapes.sizes(model.graph.outputs[0]) is None
+    assert shapes.sizes(model.graph.outputs[1]) == (2,)
+
+
+def test_a_number_that_the_user_feeds_is_not_known(text: Text) -> None:
+    model = load(text("g (int64[2] s, float[1] x) => (float[a,b] y) { y = Expand(x, s) }"))
+    assert resolve(model).sizes(model.graph.outputs[0]) is None
+
+
+def test_nothing_large_is_computed(text: Text) -> None:
+    """A range of 10¹² numbers, whose length is known all the same."""
+    graph = """g (float[1000,1000,1000,1000] x) => (int64[a] y) <int64 z = {0}, int64 o = {1}, int64[1] f = {1}>
+        { n = Size(x)  w = Where(c, n, z)  y = Range(z, w, o) }"""
+    model = load(text(graph.replace("int64[1] f = {1}", "bool c = {1}")))
+    shapes = resolve(model)
+    assert shapes.sizes(model.graph.outputs[0]) == (10**12,)
+
+
+def test_calls_are_followed(text: Text) -> None:
+    body = '<opset_import: ["": 17], domain: "local"> Two (a, s) => (y) { y = Expand(a, s) }'
+    graph = """g (float[8,1] x) => (float[a,b] y) <int64[2] s = {-1, 4}, int64 m = {-1}, int64[1] z = {0}, int64[1] o = {1}>
+        { d = Shape(x)  e = Slice(d, z, o)  q = Equal(s, m)  r = Where(q, e, s)  h = local.Two(x, r)  y = Neg(h) }"""
+    model = load(text(graph, functions=body))
+    assert resolve(model).sizes(model.graph.outputs[0]) == (8, 4)

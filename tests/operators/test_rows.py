@@ -119,7 +119,7 @@ def test_the_check_counts_the_bits_of_each_element_type() -> None:
 
 
 def test_an_operator_on_quantised_tensors_is_known_wherever_the_float_one_is() -> None:
-    from onnxtile.fusion.lower.operator_lowering import OperatorLowering
+    from onnxtile.fusion.lower.lowering import OperatorLowering
 
     lowered = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
     for name, row in ROWS.items():

@@ -13,9 +13,12 @@ from rich.text import Text
 
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.pattern import chosen_patterns, expanded, from_file
+from onnxtile.fusion.pattern import chosen_patterns, compiled, expanded, from_file, pattern_set, set_names
 from onnxtile.fusion.pattern_file import PatternFile
 from onnxtile.model.load import load
+from onnxtile.query.match import required_nodes
+from onnxtile.query.names import require_known
+from onnxtile.query.syntax import ANY_NODE
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
 from onnxtile.system.registry import data_folder
@@ -348,3 +351,12 @@ SHIPPED = sorted(data_folder("patterns").rglob("*.toml"))
 @pytest.mark.parametrize("path", SHIPPED, ids=[f"{path.parent.name}/{path.stem}" for path in SHIPPED])
 def test_a_file_of_the_library_fulfils_the_schema_that_no_command_loads_for_it(path: Path) -> None:
     read(path, PatternError).validated(PatternFile)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[f"{path.parent.name}/{path.stem}" for path in SHIPPED])
+def test_the_queries_of_a_file_of_the_library_are_right(path: Path) -> None:
+    names = {pattern.name for name in set_names() for pattern in pattern_set(name)}
+    for program in compiled(from_file(path)).programs:
+        require_known(program.query, names)
+        assert program.named == {node.type for node in program.query.nodes} - {ANY_NODE}
+        assert program.certain <= {type_ for node in required_nodes(program.instructions) for type_ in node.types}

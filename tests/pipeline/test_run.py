@@ -18,7 +18,7 @@ from rich.table import Table
 from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.pipeline.budgets import PipelineBudgets
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
-from onnxtile.pipeline.run import run, run_one
+from onnxtile.pipeline.run import run_all, run_one
 from onnxtile.pipeline.step import PipelineStep
 from onnxtile.pipeline.workers import Workers
 from onnxtile.report.run_tables import for_run
@@ -138,7 +138,7 @@ def test_a_model_that_fails_does_not_stop_the_others(
     pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, workers: Workers
 ) -> None:
     heard: list[str] = []
-    result = run(
+    result = run_all(
         pipeline('[[steps]]\ndo = "fuse"\nverify = false'),
         models,
         Destination(tmp_path / "out"),
@@ -158,7 +158,7 @@ def test_it_is_the_same_wherever_it_runs(
 ) -> None:
     made = pipeline('[[steps]]\ndo = "fuse"\nverify = false')
     for folder, workers in (("one", Workers()), ("two", Workers(2))):
-        run(made, models[::2], Destination(tmp_path / folder), workers)
+        run_all(made, models[::2], Destination(tmp_path / folder), workers)
     for name in ("a.deploy.onnx", "b.deploy.onnx"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -175,7 +175,7 @@ def test_a_cluster_of_two_workers(
     pipeline: Callable[[str], Pipeline], models: list[Path], tmp_path: Path, cluster: str
 ) -> None:
     workers = Workers(2, "dask", cluster)
-    result = run(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Destination(tmp_path / "out"), workers)
+    result = run_all(pipeline('[[steps]]\ndo = "fuse"\nverify = false'), models, Destination(tmp_path / "out"), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
@@ -233,7 +233,7 @@ def test_a_scheduler_that_does_not_answer(
     workers = Workers(2, "dask", mute if address == "mute" else address)
     for some in (models, models[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):
-            run(pipeline('[[steps]]\ndo = "fuse"'), some, Destination(), workers)
+            run_all(pipeline('[[steps]]\ndo = "fuse"'), some, Destination(), workers)
 
 
 def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
@@ -252,7 +252,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path],
         return Outcome(OptionNames("none", "none", ()), "")
 
     pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
-    result = run(pipeline, models, Destination(), Workers(2, backend))
+    result = run_all(pipeline, models, Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
 
@@ -273,34 +273,34 @@ def test_models_of_one_name_keep_their_folders(
     for other in models:
         other.parent.mkdir(parents=True)
         shutil.copyfile(model, other)
-    assert run(pipeline(FUSE), models, Destination(tmp_path / "out")).passed
+    assert run_all(pipeline(FUSE), models, Destination(tmp_path / "out")).passed
     written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.onnx"))
     assert written == ["one/net.deploy.onnx", "two/deep/net.deploy.onnx"]
 
 
 def test_one_model_named_twice(pipeline: Callable[[str], Pipeline], model: Path) -> None:
     with pytest.raises(UsageError, match="written to one file"):
-        run(pipeline(FUSE), [model, model])
+        run_all(pipeline(FUSE), [model, model])
 
 
 def test_what_one_run_wrote_is_not_read_by_the_next(
     pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
 ) -> None:
-    assert run(pipeline(FUSE), [model]).passed
+    assert run_all(pipeline(FUSE), [model]).passed
     before = (tmp_path / "net.deploy.onnx").read_bytes()
     with pytest.raises(UsageError, match=r"net\.deploy\.onnx is to be read, and is what"):
-        run(pipeline(FUSE), sorted(tmp_path.glob("*.onnx")))
+        run_all(pipeline(FUSE), sorted(tmp_path.glob("*.onnx")))
     assert (tmp_path / "net.deploy.onnx").read_bytes() == before
 
 
 def test_a_file_where_a_folder_should_be(pipeline: Callable[[str], Pipeline], model: Path) -> None:
     with pytest.raises(UsageError, match=r"net\.onnx"):
-        run(pipeline(FUSE), [model], Destination(model))
+        run_all(pipeline(FUSE), [model], Destination(model))
 
 
 def test_no_model(pipeline: Callable[[str], Pipeline]) -> None:
     with pytest.raises(UsageError, match="no model"):
-        run(pipeline('[[steps]]\ndo = "fuse"'))
+        run_all(pipeline('[[steps]]\ndo = "fuse"'))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_file_that_cannot_be_written_is_in_the_report_of_its_model(
     shutil.copyfile(models[0], tmp_path / "c.onnx")
     (tmp_path / taken).mkdir()
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
-    result = run(made, [*models[::2], tmp_path / "c.onnx"], Destination(), workers)
+    result = run_all(made, [*models[::2], tmp_path / "c.onnx"], Destination(), workers)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert f"{taken} is a folder" in str(result.to_dict()["models"][1]["error"])
     assert (tmp_path / "c.deploy.onnx").exists() and not (tmp_path / "b.deploy.onnx").is_file()
@@ -340,7 +340,7 @@ def test_a_full_disk_is_in_the_report_of_its_model(
 
     monkeypatch.setattr("onnxtile.pipeline.run.save", full)
     made = pipeline(FUSE + '\n[[steps]]\ndo = "plan"\nemit = ["csv"]\nverify = false')
-    result = run(made, models[::2])
+    result = run_all(made, models[::2])
     assert [report.passed for report in result.reports] == [False, True]
     assert "No space left" in json.loads((tmp_path / "a.deploy.report.json").read_text())["error"]
     assert not (tmp_path / "a.deploy.plan.csv").exists() and not list(tmp_path.glob(".onnxtile*"))
@@ -357,15 +357,15 @@ def test_files_of_a_model_are_not_written_over_each_other_or_over_what_is_read(
     made = pipeline(PLAN + 'emit = ["json"]')
     for name in ("net.deploy.onnx", "net.deploy.plan.json", "net.deploy.report.json"):
         with pytest.raises(UsageError, match=f"{name} has another use"):
-            run(made, [model], reserved=[tmp_path / name])
+            run_all(made, [model], reserved=[tmp_path / name])
     other = tmp_path / "net.deploy.plan.json"
     shutil.copyfile(model, other)
     with pytest.raises(UsageError, match="is to be read"):
-        run(made, [model, other])
+        run_all(made, [model, other])
     assert run_one(made, model, Destination()).passed
     before = other.read_bytes()
     with pytest.raises(UsageError, match="has another use"):
-        run(pipeline(PLAN + 'emit = ["html", "json"]\ncompare = "net.deploy.plan.json"'), [model])
+        run_all(pipeline(PLAN + 'emit = ["html", "json"]\ncompare = "net.deploy.plan.json"'), [model])
     assert other.read_bytes() == before
     assert not list(tmp_path.glob("*.html"))
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.cli.commands.run import RunCommand
 from onnxtile.declare.option import options
 from onnxtile.pipeline.budgets import figures
 from onnxtile.pipeline.file import Destination, Pipeline, from_file
@@ -17,6 +16,7 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.pipeline.step import verbs
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
+from onnxtile.verbs.run import RunCommand
 
 STEPS = verbs()
 NO_STEP = {

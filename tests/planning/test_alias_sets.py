@@ -1,20 +1,33 @@
 """Alias sets of many tensors: merged with few comparisons, and with the result of comparing every pair."""
 
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations
 from types import FrameType
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from onnxtile.check.audit import require
-from onnxtile.kernels.kernel_graph import Share
-from onnxtile.kernels.liveness import InSteps
+from onnxtile.check.sharing import SharedStates, links
+from onnxtile.kernels.aliases import overwrites
+from onnxtile.kernels.kernel_graph import KernelGraph, Share
+from onnxtile.kernels.liveness import InSteps, live_ranges
 from onnxtile.model.constants import Constants
+from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.sharing import Contents
+from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.schedule import find_order
+from onnxtile.planning.sharing import AliasSets, Contents
 from onnxtile.shapes.resolve import resolve
+from tests.bench.large_graphs import wide
+from tests.counted import calls
+from tests.kernels.plain import Memory, kernel_graphs
 from tests.planning.conftest import Case
 
 
@@ -99,3 +112,76 @@ def test_a_copy_is_not_written_over_its_source_through_a_view_of_the_copy() -> N
     shapes, constants = resolve(model), Constants(model)
     choice = PlanSettings(alignment=4, io="inside", overwrite_inputs=True)
     require(model, plan_model(model, shapes, constants, choice), shapes, constants)
+
+
+# Nodes with very many operands: the aliases of one take work in proportion to their number, for the planner and for the check.
+
+
+def _found(case: Case, node: ir.Node) -> Iterator[object]:
+    return overwrites(node, case.facts)
+
+
+def _checked(case: Case, node: ir.Node) -> Iterator[object]:
+    same = case.checked.graph.nodes[list(case.model.graph).index(node)]
+    return links(same, SharedStates())
+
+
+def _listed(ways: Callable[[Case, ir.Node], Iterator[object]], case: Case, node: ir.Node) -> list[object]:
+    return list(ways(case, node))
+
+
+@pytest.mark.parametrize("ways", [_found, _checked], ids=["planner", "check"])
+def test_aliases_of_a_node_take_a_few_calls_for_each_operand(ways: Callable[[Case, ir.Node], Iterator[object]]) -> None:
+    totals = []
+    for size in (100, 200):
+        case = Case.of(wide(3 * size))
+        joined = next(node for node in case.model.graph if node.op_type == "Sum")
+        assert len(joined.inputs) == len(list(ways(case, joined))) >= size - 1
+        totals.append(calls(partial(_listed, ways, case, joined)))
+    assert totals[1] < 2.2 * totals[0]
+
+
+# Tensors that share bytes, on plain graphs: what each kernel reads is there, and nothing that is read later is overwritten.
+
+
+ALL_RULES = frozenset({"view", "in place", "cut", "join"})
+RULES = [frozenset(some) for count in range(5) for some in combinations(sorted(ALL_RULES), count)]
+
+
+def laid_out(graph: KernelGraph, order: str, alignment: int, rules: frozenset[str]) -> list[Layout]:
+    return list(layouts(OrderSearch(graph.sharing_by(rules), alignment), find_order(order), 1))
+
+
+def places(layout: Layout) -> dict[int, tuple[int, int]]:
+    """Return the owner of the buffer of each tensor, and its start there."""
+    of = layout.sharing.alias_sets.of
+    return {tensor: (alias_set.owner, alias_set.start(tensor)) for tensor, alias_set in of.items()}
+
+
+@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
+@settings(deadline=None, max_examples=150)
+@given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]), rules=st.sampled_from(RULES))
+def test_no_kernel_reads_what_another_has_overwritten(
+    graph: KernelGraph, order: str, alignment: int, rules: frozenset[str]
+) -> None:
+    for layout in laid_out(graph, order, alignment, rules):
+        Memory(layout.graph, places(layout)).run(layout.schedule)
+
+
+@settings(deadline=None, max_examples=60)
+@given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]))
+def test_sharing_never_raises_the_peak(graph: KernelGraph, alignment: int) -> None:
+    few = laid_out(graph, "model", alignment, frozenset())[0]
+    most = laid_out(graph, "model", alignment, ALL_RULES)[0]
+    assert most.problem.peak[0] <= few.problem.peak[0]
+    assert few.live_ranges == live_ranges(graph, graph.own_order)
+
+
+@settings(deadline=None, max_examples=60)
+@given(graph=kernel_graphs(), order=st.sampled_from(["model", "any"]))
+def test_few_questions_give_the_answer_of_all(graph: KernelGraph, order: str) -> None:
+    few = laid_out(graph, order, 4, ALL_RULES)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AliasSets, "_front_behind", lambda *_: None)
+        every = laid_out(graph, order, 4, ALL_RULES)[0]
+    assert (places(few), few.sharing.shares) == (places(every), every.sharing.shares)

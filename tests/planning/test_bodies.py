@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +22,9 @@ from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, Problem
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.workspaces import WorkspaceBuffer, WorkspaceRules
 from onnxtile.system import errors
+from tests.build import Find
 from tests.planning.conftest import Case, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED
-
-Find = Callable[[str], Path]
 
 SCAN = """
 scanned (float[2] start, float[3,2] x) => (float[2] last, float[2,3] all) {

@@ -227,3 +227,16 @@ def test_a_body_in_a_larger_order_is_proved_up_to_the_fewest_bytes_of_all_orders
     assert not check_bound.is_proved(body | {"arena": body["arena"] + 64})
     inside = check_account.body_of(check_account.graph_of(model, said), said, body)
     assert check_account.refusal(inside, body) == ""
+
+
+# The certificate of a plan whose arena has no bytes.
+
+
+MODEL = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[8] x) => (float[8] y) { y = Relu(x) }"""
+
+
+def test_a_plan_without_bytes_has_a_certificate_without_a_proof() -> None:
+    said = onnxtile.plan(onnx.parser.parse_model(MODEL), io="outside", verify=False).certificate()
+    assert (said["arena"], said["proof"]) == (0, None)
+    assert said["reason"] == "the arena has no bytes, so no plan has fewer"

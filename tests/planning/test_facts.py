@@ -47,8 +47,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     overwrites = aliases.overwrites
 
-    def of_plan(opened: Unfolded, settings: PlanSettings) -> tuple[LayoutFacts, States]:
-        return Apart(*opened, apart=True), facts_of(opened, settings)[1]
+    def of_plan(
+        opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None
+    ) -> tuple[LayoutFacts, States]:
+        return Apart(*opened, apart=True), facts_of(opened, settings, known)[1]
 
     def with_field(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         found.append(isinstance(facts, Apart) and facts.apart)

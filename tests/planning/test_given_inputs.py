@@ -1,6 +1,5 @@
 """Plans of models that run on some inputs only: given in a file, or drawn in a range."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ from onnxtile import api
 from onnxtile.model.feeds import Wanted, sample_feeds
 from onnxtile.model.load import load
 from onnxtile.system.errors import ModelError, OnnxtileError
+from tests.build import Find
 
-Find = Callable[[str], Path]
 SHAPES = {"input": (1, 576), "state": (2, 1, 128)}
 
 

@@ -16,7 +16,7 @@ import onnxtile
 from onnxtile import cli
 from onnxtile.planning.largest import Growth, SizeTrial, growth_of, largest_fitting
 from onnxtile.system.errors import Infeasible, ModelError, OverLimit, UsageError
-from onnxtile.verbs.flows.plan_ranges import RangedModel
+from onnxtile.verbs.flows.plan import RangedModel
 from tests.conftest import ZOO
 from tests.firmware.test_decoder import decoder
 from tests.planning.test_states import ATTENTION, GROWING, MULTI_HEAD, model

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -23,9 +22,8 @@ from onnxtile.planning.result import Inside, PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.system.errors import ModelError
+from tests.build import Find
 from tests.planning.conftest import Case, aliases, rows
-
-Find = Callable[[str], Path]
 
 SHORTCUT = """
 shortcut (float[1,2,6,6] x, float[2,2,3,3] w, float[2,2,3,3] v) => (float[1,2,6,6] y) {

@@ -1,17 +1,13 @@
 """Orders of real and small graphs: what they cost, and that plans in them are sound."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from onnxtile.kernels.kernel_graph import Schedule
 from onnxtile.planning.schedule import in_streams, orders
 from onnxtile.system.errors import UsageError
+from tests.build import Find
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
-
-Find = Callable[[str], Path]
 
 BRANCHES = """
 branches (float[4,4] x) => (float[16,4] y) {

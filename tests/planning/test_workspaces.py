@@ -1,6 +1,5 @@
 """Workspaces: by rule or as a pattern declares them, one for all kernels or one for each."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from onnxtile import api
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import CheckFailed, ModelError, PatternError, UsageError
+from tests.build import Find
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
-
-Find = Callable[[str], Path]
 
 CHAIN = """
 chain (float[1,2,8,8] x, float[3,2,3,3] w) => (float[1,3,6,6] y) {

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.query.language import parse, parse_condition
-from onnxtile.query.program import compile_query
+from onnxtile.query.match import required_nodes
+from onnxtile.query.program import Program, compile_query
 from onnxtile.query.syntax import (
+    ANY_NODE,
     ONCE,
     Alternative,
     Clause,
@@ -319,7 +321,7 @@ HUGE: list[str] = [
 @pytest.mark.parametrize("text", HUGE, ids=lambda text: text[:12])
 def test_what_is_nested_too_deeply_or_too_large_is_an_error(text: str) -> None:
     with pytest.raises(QueryError):
-        compile_query(parse(text))
+        compile_query(text)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,27 @@ def test_what_is_nested_too_deeply_or_too_large_is_an_error(text: str) -> None:
     ids=lambda text: text[:12],
 )
 def test_what_is_large_but_within_the_limits_is_read_and_compiled(text: str) -> None:
-    assert compile_query(parse(text)).instructions
+    assert compile_query(text).instructions
+
+
+def assert_operators_are_read(program: Program) -> None:
+    """Assert that what is read of the text without a parse is what the query says."""
+    assert program.named == {node.type for node in program.query.nodes} - {ANY_NODE}
+    required = required_nodes(program.instructions)
+    assert not required or program.certain <= {type_ for node in required for type_ in node.types}
+
+
+@pytest.mark.parametrize(
+    ("text", "certain"),
+    [
+        ('(Mul | Add)->Sqrt?-*>Div#x[a == "]#Pow("]~0>Cast*->Exp+;Div#x<-@Neg', {"Div", "Exp", "Neg"}),
+        ("Conv{2}->com.x::Op[f in [[1], (2)]]<1-0-Producer->$", {"Conv", "com.x::Op"}),
+    ],
+)
+def test_certain_operators_are_read_without_a_parse(text: str, certain: set[str]) -> None:
+    program = compile_query(text)
+    assert program.certain == certain
+    assert_operators_are_read(program)
 
 
 # Properties
@@ -348,10 +370,12 @@ _PIECES += ["and", "or", "not", "in", "==", "x", "1.5", "::", "9" * 30]
 @settings(max_examples=500, deadline=None)
 def test_any_text_is_a_query_or_a_query_error(text: str) -> None:
     try:
-        compile_query(parse(text))
+        program = compile_query(text)
     except QueryError as error:
         start, stop = error.span
         assert 0 <= start <= stop <= len(text) + 1
+    else:
+        assert_operators_are_read(program)
 
 
 _EDGE_PIECES: list[str] = list(EDGES)
@@ -422,26 +446,26 @@ UNKNOWN_ANCHORS = [
 
 @pytest.mark.parametrize(("condition", "name", "hint"), UNKNOWN_ANCHORS)
 def test_a_condition_on_an_unknown_anchor_is_an_error_when_it_is_read(condition: str, name: str, hint: str) -> None:
-    query = parse("Sigmoid#sigmoid-*>Mul#gate")
+    query = "Sigmoid#sigmoid-*>Mul#gate"
     with pytest.raises(QueryError, match=f"no anchor #{name}") as caught:
-        compile_query(query, ((parse_condition(condition), condition),))
+        compile_query(query, (condition,))
     start, stop = caught.value.span
     assert condition[start:stop] == name
     assert caught.value.hint == hint
     known = "not (gate.size == [1, sigmoid.size] or true)"
-    assert compile_query(query, ((parse_condition(known), known),))
+    assert compile_query(query, (known,))
 
 
 def test_a_condition_of_a_query_without_anchors_is_an_error() -> None:
     with pytest.raises(QueryError, match="no anchor #conv") as caught:
-        compile_query(parse("Conv"), ((parse_condition("conv.group == 1"), "conv.group == 1"),))
+        compile_query("Conv", ("conv.group == 1",))
     assert caught.value.hint == "write #name after a node of the query"
 
 
 def test_a_clause_with_a_misspelt_anchor_names_the_nearest() -> None:
     with pytest.raises(QueryError, match="not connected") as caught:
-        compile_query(parse("Sub#centre->Pow;Sub#center->Div"))
+        compile_query("Sub#centre->Pow;Sub#center->Div")
     assert caught.value.hint == "did you mean Sub#centre?"
     with pytest.raises(QueryError, match="not connected") as caught:
-        compile_query(parse("Sub#centre->Pow;Tanh->Div"))
+        compile_query("Sub#centre->Pow;Tanh->Div")
     assert caught.value.hint == "share an anchor with them"

@@ -202,7 +202,7 @@ def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_com
     assert "4×1×2×1" in text, "the stretches of groups come first, and the product is the number of tiles"
     assert "a tile of a convolution is groups×rows×columns×channels×filters" in text
     assert "nodes against bytes" not in text
-    assert "however partial sums are added: 640 inside tiled layers, 7,000 in the whole model" in text
+    assert "however partial sums are added: 640 inside tiled layers, 7,000 in the main graph" in text
 
 
 def test_tile_shows_each_level_of_a_choice_and_what_limits_its_axes() -> None:

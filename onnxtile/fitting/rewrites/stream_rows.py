@@ -25,7 +25,7 @@ def stream_rows(edit: ModelEdit, name: str, axis: int | None) -> ir.Node:
     sizes, dtype = edit.sizes(value) or (), edit.dtype(value)
     reason = _reason(value, sizes, axis, dtype)
     if reason:
-        raise Infeasible(f"{name!r} cannot come row by row: {reason}", hint="leave --stream out")
+        raise Infeasible(f"{name!r} cannot come row by row: {reason}", hint=f"leave --io {name}=rows out")
     assert axis is not None
     rows = edit.value(f"{name}/rows", sizes, dtype)
     bounds, attributes = edit.slice_bounds(([0], [sizes[axis]], [axis]), f"{name}/rows/sizes")

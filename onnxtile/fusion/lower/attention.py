@@ -26,6 +26,7 @@ from onnxtile.fusion.lower.lowering import (
     known_dtype,
     may_equal,
     operand_of,
+    provable,
     require_type,
     shown,
 )
@@ -33,7 +34,6 @@ from onnxtile.fusion.lower.terms import (
     Atom,
     Monomial,
     Poly,
-    TermsTooLarge,
     array_of,
     atom_of,
     atoms,
@@ -214,7 +214,9 @@ def proved_attention(site: CallSite, operator: str) -> Heads:
         raise NotLowered("before opset 13 Softmax flattens its input")
     if len(site.forms) != 1:
         raise NotLowered("something reads its inner values")
-    weights, v = _matmul(_moved_inwards(site.forms[0]))
+    with provable():
+        product_of_all = turned_inwards(site.forms[0])
+    weights, v = _matmul(product_of_all)
     transposed_weights = unturned(v)
     if transposed_weights is not None and atom_of(transposed_weights) is not None and not _is_input(transposed_weights):
         weights, v = transposed_weights, turned(weights)
@@ -344,13 +346,6 @@ def _tensor(site: CallSite, poly: Poly, what: str) -> HeadTensor:
 def _is_input(poly: Poly) -> bool:
     base = atom_of(poly)
     return base is not None and base[0] == "input"
-
-
-def _moved_inwards(poly: Poly) -> Poly:
-    try:
-        return turned_inwards(poly)
-    except TermsTooLarge:
-        raise NotLowered("its body is too large to be proved") from None
 
 
 def _mask(site: CallSite, monomial: Monomial, coefficient: float) -> Mask:

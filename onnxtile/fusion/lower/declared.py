@@ -6,7 +6,6 @@ from typing import Any
 
 import onnx
 
-from onnxtile.fusion.declared_operator import Declared, TargetName
 from onnxtile.fusion.lower.lowering import (
     CallSite,
     Lowering,
@@ -14,10 +13,10 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     NotLowered,
     Replacement,
-    Setting,
     known_dtype,
     value_of,
 )
+from onnxtile.fusion.pattern_file import Declared, TargetName
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas
@@ -71,7 +70,9 @@ class DeclaredLowering(Lowering):
             if admitted and f"tensor({name})" not in admitted:
                 raise NotLowered(f"{declared.op} does not take the element type {name}")
         count = len(site.function.outputs)
-        settings = {name: _setting(value) for name, value in declared.attributes.items()}
+        settings = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in declared.attributes.items()
+        }
         inputs = tuple(value_of(argument) for argument in arguments)
         since = 1 if declared.domain else max(signature.since, declared.since)
         step = NewNode(declared.op, inputs, settings, declared.domain, since, outputs=count)
@@ -152,7 +153,3 @@ def _range(least: int, most: int) -> str:
     if most > 1_000:
         return f"{least} or more"
     return str(least) if least == most else f"{least} to {most}"
-
-
-def _setting(value: float | str | list[int]) -> Setting:
-    return tuple(value) if isinstance(value, list) else value

@@ -14,12 +14,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.lowering import PRECISION, Argument, CallSite, NotLowered, Setting, require_shape
+from onnxtile.fusion.lower.lowering import PRECISION, Argument, CallSite, NotLowered, Setting, provable, require_shape
 from onnxtile.fusion.lower.terms import (
     REDUCTIONS,
     Poly,
     Reader,
-    TermsTooLarge,
     atom,
     inputs_of,
     number,
@@ -107,10 +106,8 @@ class _DefinitionReader(Reader):
 
 def is_defined_as(site: CallSite, form: Poly, wanted: Callable[[], Poly]) -> bool:
     """Tell whether a call computes the terms `wanted`, where both are of rounded constants. Raises NotLowered where they are too large."""
-    try:
+    with provable():
         return same(form, wanted(), site.tolerance() + PRECISION[ir.DataType.FLOAT])
-    except TermsTooLarge:
-        raise NotLowered("its body is too large to be proved") from None
 
 
 def require_operator(

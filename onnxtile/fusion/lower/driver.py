@@ -26,13 +26,14 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     NotLowered,
     Operand,
+    OperatorLowering,
+    OperatorSite,
     Replacement,
     Target,
 )
-from onnxtile.fusion.lower.operator_lowering import OperatorLowering, OperatorSite
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
-from onnxtile.fusion.site_check import SiteVerdict
+from onnxtile.fusion.site_check import COUNTS, SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
@@ -594,7 +595,6 @@ def _tidy(model: ir.Model, *, lowered: bool) -> None:
 #
 # First on random inputs; where it agrees, on edge rows besides.
 
-_COUNTS = {ir.DataType.INT64, ir.DataType.INT32}
 _STORED = {ir.DataType.INT8: (-128, 127), ir.DataType.UINT8: (0, 255)}
 
 
@@ -656,7 +656,7 @@ def _feeds(
         elif argument.array is not None or name in shapes:
             feeds[name] = shapes[name] if argument.array is None else argument.array
         else:
-            guessed = name if argument.dtype in _COUNTS else guessed
+            guessed = name if argument.dtype in COUNTS else guessed
             drawn = _drawn(value, argument, generator)
             feeds[name] = _twice(drawn) if name in part.twice else drawn
             varied.append(name)

@@ -25,6 +25,7 @@ from onnxtile.fusion.lower.lowering import (
     Replacement,
     known_dims,
     known_dtype,
+    provable,
     require_shape,
     require_type,
     shown,
@@ -33,7 +34,6 @@ from onnxtile.fusion.lower.lowering import value_of as value_from
 from onnxtile.fusion.lower.terms import (
     Atom,
     Poly,
-    TermsTooLarge,
     array_of,
     atom,
     atom_power,
@@ -90,10 +90,8 @@ def in_means(poly: Poly, dims: Dims | None, tolerance: float) -> Poly:
 
     A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where it grows too large.
     """
-    try:
+    with provable():
         return _Means(dims, tolerance).rewritten(poly)
-    except TermsTooLarge:
-        raise NotLowered("its body is too large to be proved") from None
 
 
 class _Means:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     WITH_DOUBLE,
@@ -126,13 +124,14 @@ class SkipNorm(Lowering):
             raise NotLowered(
                 "no standard operator adds before it normalises, and onnxruntime's is slower than a sum and a norm"
             )
-        if [node.op_type for node in nodes[:1]] != ["Add"] or len(nodes) != 2 or not _is_norm(nodes[1]):
+        if (
+            [node.op_type for node in nodes[:1]] != ["Add"]
+            or len(nodes) != 2
+            or nodes[1].domain
+            or nodes[1].op_type not in _SINCE
+        ):
             raise NotLowered("its body is not a sum and a normalisation")
         return inlined(site, {"Add": 7, **_SINCE}, main=1)
-
-
-def _is_norm(node: ir.Node) -> bool:
-    return node.op_type in _SINCE and not node.domain
 
 
 SKIP_LAYER_NORM = SkipNorm("SkipLayerNorm")

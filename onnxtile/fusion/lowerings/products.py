@@ -11,6 +11,7 @@ from onnxtile.fusion.lower.lowering import (
     CallSite,
     Lowering,
     NotLowered,
+    OperatorSite,
     Replacement,
     inlined,
     known_dims,
@@ -19,8 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
     value_of,
 )
-from onnxtile.fusion.lower.operator_lowering import OperatorSite
-from onnxtile.fusion.operator_lowerings.products import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
+from onnxtile.fusion.operator_lowerings.quantised import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 

@@ -50,7 +50,7 @@ def gated_sum(view: NodeView, axis: int) -> AxisLinks:
 
 _UNARY = Operator(over=FIRST, reads=same_place, work=each(1), saves=saves.stops)
 _BINARY = Operator(over=ANY, reads=broadcast, work=each(1), saves=saves.stops)
-_OF_RUNTIME = Operator(over=FIRST, reads=same_place, work=NO_PRODUCTS)
+_OF_RUNTIME = Operator(name=f"{MICROSOFT}::", over=FIRST, reads=same_place, work=NO_PRODUCTS)
 
 FAMILY = Family(
     "elementwise",
@@ -105,15 +105,13 @@ FAMILY = Family(
         *_UNARY.rows("Swish", work=Operations(swish_operations), saves=saves.first),
         *_BINARY.rows("Where", over=frozenset({1, 2}), work=NOTHING, saves=saves.chosen(0), numbers=COMPUTED),
         *_BINARY.rows("Xor", truths=True, commutes=True),
-        *_OF_RUNTIME.rows("BiasAdd BiasSplitGelu", domain=MICROSOFT, over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL),
-        *_OF_RUNTIME.rows("BiasGelu", domain=MICROSOFT, reads=broadcast, work=each(6)),
-        *_OF_RUNTIME.rows(
-            "FastGelu", domain=MICROSOFT, over=reasons.READ_AGAIN, reads=broadcast, work=Operations(gelu_operations)
-        ),
-        *_OF_RUNTIME.rows("GatedAdd", domain=MICROSOFT, over=frozenset({0, 1}), reads=gated_sum),
-        *_OF_RUNTIME.rows("Gelu", domain=MICROSOFT, work=each(5)),
-        *_OF_RUNTIME.rows("MurmurHash3 SampleOp", domain=MICROSOFT),
-        *_OF_RUNTIME.rows("QuickGelu", domain=MICROSOFT, over=reasons.READ_AGAIN, work=each(3)),
-        *_OF_RUNTIME.rows("ScaledSiLU", domain=MICROSOFT, quantised=reasons.FLOAT_SCALE),
+        *_OF_RUNTIME.rows("BiasAdd BiasSplitGelu", over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL),
+        *_OF_RUNTIME.rows("BiasGelu", reads=broadcast, work=each(6)),
+        *_OF_RUNTIME.rows("FastGelu", over=reasons.READ_AGAIN, reads=broadcast, work=Operations(gelu_operations)),
+        *_OF_RUNTIME.rows("GatedAdd", over=frozenset({0, 1}), reads=gated_sum),
+        *_OF_RUNTIME.rows("Gelu", work=each(5)),
+        *_OF_RUNTIME.rows("MurmurHash3 SampleOp"),
+        *_OF_RUNTIME.rows("QuickGelu", over=reasons.READ_AGAIN, work=each(3)),
+        *_OF_RUNTIME.rows("ScaledSiLU", quantised=reasons.FLOAT_SCALE),
     ),
 )

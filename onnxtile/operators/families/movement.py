@@ -218,8 +218,10 @@ _RENAMING = Operator(
     over=reasons.MOVED, reads=reshaped, work=NOTHING, saves=saves.nothing, same="view", moves="renames", numbers=RISING
 )
 _UPDATING = Operator(over=FIRST, reads=reasons.ANY_ELEMENT, work=NOTHING, saves=saves.chosen(1))
-_OF_RUNTIME = Operator(over=reasons.MOVED, reads=reasons.ANY_ELEMENT, work=NO_PRODUCTS)
-_NO_KERNEL = Operator(over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL, work=reasons.NO_KERNEL, draws=True)
+_OF_RUNTIME = Operator(name=f"{MICROSOFT}::", over=reasons.MOVED, reads=reasons.ANY_ELEMENT, work=NO_PRODUCTS)
+_NO_KERNEL = Operator(
+    name=f"{MICROSOFT}::", over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL, work=reasons.NO_KERNEL, draws=True
+)
 
 FAMILY = Family(
     "movement",
@@ -331,33 +333,17 @@ FAMILY = Family(
         ),
         *_RENAMING.rows("Transpose", reads=transposed, moves="permutes", same=""),
         *_MOVING.rows("Trilu", over=FIRST, reads=reasons.POSITION, set_by=(1,), numbers=COMPUTED),
-        *_NO_KERNEL.rows("BiasDropout", domain=MICROSOFT, work=NO_PRODUCTS, trains_by=4),
-        *_NO_KERNEL.rows("BitmaskBiasDropout", domain=MICROSOFT, trains_by=4),
-        *_NO_KERNEL.rows("BitmaskDropout", domain=MICROSOFT, trains_by=2),
-        *_OF_RUNTIME.rows("CropAndResize", domain=MICROSOFT, over=reasons.OTHER_SIZE, shaped_by=(3,)),
-        *_OF_RUNTIME.rows(
-            "ExpandDims",
-            domain=MICROSOFT,
-            over=reasons.OTHER_SIZE,
-            reads=reasons.OPTIMISED,
-            work=NOTHING,
-            shaped_by=(1,),
-        ),
-        *_OF_RUNTIME.rows(
-            "GatherBlockQuantized", domain=MICROSOFT, ports=(QuantisedPort(0, 2, 3, axis=1),), bits="bits"
-        ),
-        *_OF_RUNTIME.rows("GatherND", domain=MICROSOFT, work=NOTHING, takes={1: takes.place_in_axis}),
-        *_OF_RUNTIME.rows("GatherPacked UnfoldTensor", domain=MICROSOFT),
-        *_OF_RUNTIME.rows("GridSample", domain=MICROSOFT, over=reasons.WINDOW),
-        *_OF_RUNTIME.rows("NGramRepeatBlock", domain=MICROSOFT, over=frozenset({1}), reads=reasons.POSITION),
-        *_OF_RUNTIME.rows(
-            "Pad",
-            domain=MICROSOFT,
-            reads=reasons.OPTIMISED,
-            work=NOTHING,
-            shaped_by=(1,),
-            takes={1: takes.between(0, 2)},
-        ),
+        *_NO_KERNEL.rows("BiasDropout", work=NO_PRODUCTS, trains_by=4),
+        *_NO_KERNEL.rows("BitmaskBiasDropout", trains_by=4),
+        *_NO_KERNEL.rows("BitmaskDropout", trains_by=2),
+        *_OF_RUNTIME.rows("CropAndResize", over=reasons.OTHER_SIZE, shaped_by=(3,)),
+        *_OF_RUNTIME.rows("ExpandDims", over=reasons.OTHER_SIZE, reads=reasons.OPTIMISED, work=NOTHING, shaped_by=(1,)),
+        *_OF_RUNTIME.rows("GatherBlockQuantized", ports=(QuantisedPort(0, 2, 3, axis=1),), bits="bits"),
+        *_OF_RUNTIME.rows("GatherND", work=NOTHING, takes={1: takes.place_in_axis}),
+        *_OF_RUNTIME.rows("GatherPacked UnfoldTensor"),
+        *_OF_RUNTIME.rows("GridSample", over=reasons.WINDOW),
+        *_OF_RUNTIME.rows("NGramRepeatBlock", over=frozenset({1}), reads=reasons.POSITION),
+        *_OF_RUNTIME.rows("Pad", reads=reasons.OPTIMISED, work=NOTHING, shaped_by=(1,), takes={1: takes.between(0, 2)}),
         *_UPDATING.rows("Trilu", domain=MICROSOFT, reads=reasons.POSITION, saves=NOT_STANDARD),
     ),
 )

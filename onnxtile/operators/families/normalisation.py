@@ -144,7 +144,7 @@ def _axis(view: NodeView, rank: int) -> int:
 
 
 _BY_ROW = Operator(over=FIRST, reads=from_axis, work=Operations(layer_operations), saves=saves.first)
-_OF_RUNTIME = Operator(over=FIRST, reads=reasons.OPTIMISED, work=NO_PRODUCTS)
+_OF_RUNTIME = Operator(name=f"{MICROSOFT}::", over=FIRST, reads=reasons.OPTIMISED, work=NO_PRODUCTS)
 
 FAMILY = Family(
     "normalisation",
@@ -176,16 +176,10 @@ FAMILY = Family(
         *_BY_ROW.rows("LogSoftmax Softmax", reads=along_axis, work=each(5), saves=saves.result),
         *_BY_ROW.rows("LpNormalization", reads=one_axis, work=Operations(norm_operations)),
         *_BY_ROW.rows("MeanVarianceNormalization", reads=along_axes, work=Operations(mean_variance_operations)),
-        *_OF_RUNTIME.rows(
-            "BiasSoftmax GroupNorm SkipGroupNorm", domain=MICROSOFT, over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL
-        ),
-        *_OF_RUNTIME.rows("BranchwiseRMSNorm LinearAttentionGate", domain=MICROSOFT, quantised=reasons.FLOAT_SCALE),
-        *_OF_RUNTIME.rows(
-            "EngramGate", domain=MICROSOFT, over=reasons.SUM, work=reasons.NOT_COUNTED, quantised=reasons.FLOAT_SCALE
-        ),
-        *_OF_RUNTIME.rows(
-            "GatedRMSNorm", domain=MICROSOFT, over=frozenset({0, 2}), reads=summed_rows, quantised=reasons.FLOAT_SCALE
-        ),
+        *_OF_RUNTIME.rows("BiasSoftmax GroupNorm SkipGroupNorm", over=reasons.NO_KERNEL, reads=reasons.NO_KERNEL),
+        *_OF_RUNTIME.rows("BranchwiseRMSNorm LinearAttentionGate", quantised=reasons.FLOAT_SCALE),
+        *_OF_RUNTIME.rows("EngramGate", over=reasons.SUM, work=reasons.NOT_COUNTED, quantised=reasons.FLOAT_SCALE),
+        *_OF_RUNTIME.rows("GatedRMSNorm", over=frozenset({0, 2}), reads=summed_rows, quantised=reasons.FLOAT_SCALE),
         *_BY_ROW.rows(
             "LayerNormalization SimplifiedLayerNormalization",
             domain=MICROSOFT,
@@ -195,7 +189,6 @@ FAMILY = Family(
         ),
         *_OF_RUNTIME.rows(
             "SkipLayerNormalization SkipSimplifiedLayerNormalization",
-            domain=MICROSOFT,
             over=frozenset({0, 1}),
             over_each=True,
             reads=summed_rows,

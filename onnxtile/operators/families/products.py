@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NoReturn
 
 from onnxtile.operators import reasons, saves, takes
@@ -223,12 +224,13 @@ def expert_work(view: NodeView) -> OperationCount:
 _PRODUCT = Operator(
     over=reasons.SUM, reads=multiplied, work=Products(matmul_work), saves=saves.other_factor, factors=(0, 1)
 )
-_OF_RUNTIME = Operator(over=reasons.SUM, reads=reasons.OPTIMISED, work=Products(matmul_work))
+_SUMMING = Operator(over=reasons.SUM, reads=reasons.OPTIMISED, work=Products(matmul_work))
+_OF_RUNTIME = replace(_SUMMING, name=f"{MICROSOFT}::")
 
 FAMILY = Family(
     "products",
     (
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "AffineGrid",
             over=reasons.OTHER_SIZE,
             reads=reasons.FEW_NUMBERS,
@@ -238,7 +240,7 @@ FAMILY = Family(
             takes={1: takes.grid_shape},
             contraction=reasons.NARROW,
         ),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "CausalConvWithState",
             reads=reasons.STEPS,
             work=Products(convolution_work),
@@ -247,7 +249,7 @@ FAMILY = Family(
         ),
         *_PRODUCT.rows("Conv", reads=convolved, slides=True, work=Products(convolution_work)),
         *_PRODUCT.rows("ConvTranspose", reads=conv_transposed, slides=True, work=Products(transposed_work)),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "DFT",
             reads=reasons.WHOLE_AXES,
             work=Products(not_counted),
@@ -256,7 +258,7 @@ FAMILY = Family(
             contraction=reasons.OWN_ALGORITHM,
         ),
         *_PRODUCT.rows("DeformConv", reads=reasons.ANY_ELEMENT, work=Products(convolution_work), contraction=Left("")),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "Det",
             over=reasons.OTHER_SIZE,
             reads=reasons.WHOLE_AXES,
@@ -275,7 +277,7 @@ FAMILY = Family(
             contraction=reasons.OWN_ALGORITHM,
             factors=None,
         ),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "LinearClassifier LinearRegressor",
             domain="ai.onnx.ml",
             over=reasons.CLASSICAL,
@@ -283,7 +285,7 @@ FAMILY = Family(
             work=Products(linear_model_work),
             contraction=reasons.CLASSICAL,
         ),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "SVMClassifier SVMRegressor",
             domain="ai.onnx.ml",
             over=reasons.CLASSICAL,
@@ -291,7 +293,7 @@ FAMILY = Family(
             work=Products(not_counted),
             contraction=reasons.OWN_ALGORITHM,
         ),
-        *_OF_RUNTIME.rows(
+        *_SUMMING.rows(
             "Conv",
             domain="com.microsoft.nchwc",
             over=reasons.NO_KERNEL,
@@ -307,35 +309,23 @@ FAMILY = Family(
             reads=reasons.STEPS,
             work=reasons.NOT_COUNTED,
         ),
-        *_OF_RUNTIME.rows("ConvTransposeWithDynamicPads", domain=MICROSOFT, work=reasons.NOT_COUNTED, shaped_by=(2,)),
+        *_OF_RUNTIME.rows("ConvTransposeWithDynamicPads", work=reasons.NOT_COUNTED, shaped_by=(2,)),
         *_OF_RUNTIME.rows(
             "DynamicQuantizeMatMul",
-            domain=MICROSOFT,
             reads=reasons.WHOLE_SCALE,
             ports=(QuantisedPort(1, 2, 3, axis=-1),),
             factors=(0, 1),
             contraction=Left(""),
         ),
         *_OF_RUNTIME.rows(
-            "FusedConv",
-            domain=MICROSOFT,
-            over=frozenset({3}),
-            work=Products(convolution_work),
-            factors=(0, 1),
-            contraction=Left(""),
+            "FusedConv", over=frozenset({3}), work=Products(convolution_work), factors=(0, 1), contraction=Left("")
         ),
         *_OF_RUNTIME.rows(
-            "FusedGemm",
-            domain=MICROSOFT,
-            over=frozenset({2}),
-            work=Products(gemm_work),
-            factors=(0, 1),
-            contraction=Left(""),
+            "FusedGemm", over=frozenset({2}), work=Products(gemm_work), factors=(0, 1), contraction=Left("")
         ),
-        *_OF_RUNTIME.rows("FusedMatMul", domain=MICROSOFT, factors=(0, 1), contraction=Left("")),
+        *_OF_RUNTIME.rows("FusedMatMul", factors=(0, 1), contraction=Left("")),
         *_OF_RUNTIME.rows(
             "GemmFloat8",
-            domain=MICROSOFT,
             over=reasons.NO_KERNEL,
             reads=reasons.NO_KERNEL,
             work=Products(gemm_work),
@@ -355,40 +345,26 @@ FAMILY = Family(
             reads=reasons.OPTIMISED,
             work=reasons.NOT_COUNTED,
         ),
-        *_OF_RUNTIME.rows("Inverse", domain=MICROSOFT, reads=reasons.WHOLE_AXES, work=NO_PRODUCTS),
-        *_OF_RUNTIME.rows("MatMulBnb4", domain=MICROSOFT, work=Products(packed_work), contraction=reasons.PACKED),
-        *_OF_RUNTIME.rows(
-            "MatMulInteger16 TransposeMatMul", domain=MICROSOFT, contraction=reasons.WRITTEN_BY_OPTIMISER
-        ),
+        *_OF_RUNTIME.rows("Inverse", reads=reasons.WHOLE_AXES, work=NO_PRODUCTS),
+        *_OF_RUNTIME.rows("MatMulBnb4", work=Products(packed_work), contraction=reasons.PACKED),
+        *_OF_RUNTIME.rows("MatMulInteger16 TransposeMatMul", contraction=reasons.WRITTEN_BY_OPTIMISER),
         *_OF_RUNTIME.rows(
             "MatMulIntegerToFloat",
-            domain=MICROSOFT,
             ports=(QuantisedPort(0, 2, 4), QuantisedPort(1, 3, 5, axis=-1)),
             factors=(0, 1),
             contraction=Left(""),
         ),
         *_OF_RUNTIME.rows(
-            "MatMulNBits",
-            domain=MICROSOFT,
-            work=Products(packed_work),
-            ports=(QuantisedPort(1, 2, 3, axis=1),),
-            set_by=(4,),
-            bits="bits",
+            "MatMulNBits", work=Products(packed_work), ports=(QuantisedPort(1, 2, 3, axis=1),), set_by=(4,), bits="bits"
         ),
         *_OF_RUNTIME.rows(
-            "MoE",
-            domain=MICROSOFT,
-            reads=reasons.LOWERED,
-            work=Products(expert_work),
-            factors=(0, 2),
-            contraction=reasons.ROUTED,
+            "MoE", reads=reasons.LOWERED, work=Products(expert_work), factors=(0, 2), contraction=reasons.ROUTED
         ),
         *without(
             "MoEGroupRouter", reasons.OTHER_SIZE, domain=MICROSOFT, reads=reasons.LOWERED, work=reasons.COMPARISONS
         ),
         *_OF_RUNTIME.rows(
             "NhwcFusedConv",
-            domain=MICROSOFT,
             over=reasons.NO_KERNEL,
             reads=reasons.NO_KERNEL,
             work=Products(convolution_work),
@@ -396,7 +372,6 @@ FAMILY = Family(
         ),
         *_OF_RUNTIME.rows(
             "QMoE",
-            domain=MICROSOFT,
             reads=reasons.LOWERED,
             work=Products(expert_work),
             ports=tuple(QuantisedPort(2 + 3 * n, 3 + 3 * n, 11 + n, axis=2) for n in range(3)),

@@ -93,7 +93,7 @@ def _binary(op_type: str, columns: tuple[int, int] | None = None) -> FloatMeanin
     return FloatMeaning(op_type, (0, 3), frozenset({0, 3}), columns=columns, result=(6, 7))
 
 
-_OF_RUNTIME = Operator(over=reasons.SUM, reads=as_float, work=NO_PRODUCTS)
+_OF_RUNTIME = Operator(name=f"{MICROSOFT}::", over=reasons.SUM, reads=as_float, work=NO_PRODUCTS)
 _INTEGER = Operator(over=reasons.SUM, reads=as_float, work=Products(matmul_work), saves=saves.stops)
 _SCALING = Operator(
     over=FIRST, reads=along_scales, work=Operations(quantisation_operations), takes={1: takes.between(0.01, 1)}
@@ -134,45 +134,30 @@ FAMILY = Family(
         *_SCALING.rows("DequantizeLinear", domain=MICROSOFT, ports=(QuantisedPort(0, 1, 2, axis=1),)),
         *_OF_RUNTIME.rows(
             "QGemm",
-            domain=MICROSOFT,
             work=Products(gemm_work),
             quantised=FloatMeaning("Gemm", (0, 3, 6), frozenset({0, 3}), columns=(3, 1), result=(7, 8)),
             factors=(0, 3),
         ),
-        *_OF_RUNTIME.rows("QLinearAdd", domain=MICROSOFT, over=frozenset({0, 3}), quantised=_binary("Add")),
-        *_OF_RUNTIME.rows(
-            "QLinearAveragePool",
-            domain=MICROSOFT,
-            over=reasons.WINDOW,
-            quantised=_unary("AveragePool", "channels_last"),
-        ),
-        *_OF_RUNTIME.rows(
-            "QLinearConcat", domain=MICROSOFT, over=reasons.MOVED, quantised=FloatMeaning("Concat", repeated=2)
-        ),
+        *_OF_RUNTIME.rows("QLinearAdd", over=frozenset({0, 3}), quantised=_binary("Add")),
+        *_OF_RUNTIME.rows("QLinearAveragePool", over=reasons.WINDOW, quantised=_unary("AveragePool", "channels_last")),
+        *_OF_RUNTIME.rows("QLinearConcat", over=reasons.MOVED, quantised=FloatMeaning("Concat", repeated=2)),
         *_OF_RUNTIME.rows(
             "QLinearConv",
-            domain=MICROSOFT,
             work=Products(convolution_work),
             quantised=FloatMeaning("Conv", (0, 3, 8), frozenset({0, 3}), columns=(3, 0), result=(6, 7)),
             factors=(0, 3),
             contraction=Left("the QLinearConv of ONNX is cut"),
         ),
         *_OF_RUNTIME.rows(
-            "QLinearGlobalAveragePool",
-            domain=MICROSOFT,
-            over=reasons.SMALLER,
-            quantised=_unary("GlobalAveragePool", "channels_last"),
+            "QLinearGlobalAveragePool", over=reasons.SMALLER, quantised=_unary("GlobalAveragePool", "channels_last")
         ),
-        *_OF_RUNTIME.rows("QLinearLeakyRelu", domain=MICROSOFT, over=FIRST, quantised=_unary("LeakyRelu")),
-        *_OF_RUNTIME.rows("QLinearMul", domain=MICROSOFT, over=frozenset({0, 3}), quantised=_binary("Mul")),
-        *_OF_RUNTIME.rows(
-            "QLinearReduceMean", domain=MICROSOFT, over=reasons.NO_KERNEL, quantised=_unary("ReduceMean")
-        ),
-        *_OF_RUNTIME.rows("QLinearSigmoid", domain=MICROSOFT, over=FIRST, quantised=_unary("Sigmoid")),
-        *_OF_RUNTIME.rows("QLinearSoftmax", domain=MICROSOFT, over=FIRST, quantised=_unary("Softmax", "opset")),
+        *_OF_RUNTIME.rows("QLinearLeakyRelu", over=FIRST, quantised=_unary("LeakyRelu")),
+        *_OF_RUNTIME.rows("QLinearMul", over=frozenset({0, 3}), quantised=_binary("Mul")),
+        *_OF_RUNTIME.rows("QLinearReduceMean", over=reasons.NO_KERNEL, quantised=_unary("ReduceMean")),
+        *_OF_RUNTIME.rows("QLinearSigmoid", over=FIRST, quantised=_unary("Sigmoid")),
+        *_OF_RUNTIME.rows("QLinearSoftmax", over=FIRST, quantised=_unary("Softmax", "opset")),
         *_OF_RUNTIME.rows(
             "QLinearWhere",
-            domain=MICROSOFT,
             over=frozenset({1, 4}),
             quantised=FloatMeaning("Where", (0, 1, 4), frozenset({1, 4}), result=(7, 8)),
         ),

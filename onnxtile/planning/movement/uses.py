@@ -20,6 +20,8 @@ import onnx_ir as ir
 from onnxtile.kernels.aliases import LayoutFacts, sliced
 from onnxtile.kernels.kernel_graph import ARENA, NONE, GraphKernel, KernelGraph
 from onnxtile.model import keys
+from onnxtile.model.functions import add_function
+from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_values, bodies_of, dependencies
 from onnxtile.planning.layout import NO_PINS, Layout, Pins
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
@@ -222,19 +224,14 @@ def _function(model: ir.Model, name: str, operator: str, count: int) -> ir.Funct
     CastLike reads its operand twice, and so makes tensors of the same type.
     """
     is_cast = operator == "CastLike"
-    imports = model.graph.opset_imports
-    imports.setdefault(keys.DOMAIN, 1)
     known = model.functions.get((keys.DOMAIN, name, ""))
     if known is not None:
         return known
     operands, result = [ir.Value(name=f"x{number}") for number in range(count)], ir.Value(name="y")
     node = ir.Node("", operator, operands * 2 if is_cast else operands, outputs=[result], name=operator)
-    standard = {"": imports.get("", imports.get("ai.onnx", 1))}
-    graph = ir.Graph(operands, [result], nodes=[node], name=name, opset_imports=standard)
-    function = ir.Function(keys.DOMAIN, name, graph=graph, attributes=())
+    function = add_function(model, name, [node], operands, [result], {"": opset_of(model) or 1})
     function.doc_string = "Copies its operand, or a part of it, into another memory."
     function.metadata_props[keys.COPY] = "Identity" if is_cast else operator
-    model.functions[function.identifier()] = function
     return function
 
 

@@ -15,9 +15,8 @@ from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, 
 from onnxtile.declare.verb import Outcome
 from onnxtile.model.binding import bind, bind_leading, formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
-from onnxtile.model.feeds import Wanted
+from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.load import digest, load
-from onnxtile.model.npz_inputs import given_shapes, read_inputs
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels

@@ -38,7 +38,7 @@ from onnxtile.fitting.search import SLIGHT, FitTarget, descent, is_too_large
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
-from onnxtile.model.binding import bind, bind_leading, free_inputs, missing_sizes
+from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.node_kinds import is_quantised
@@ -110,7 +110,7 @@ def _next_step(options: FitOptions, fitted: FittedModel) -> str:
     further = (
         ("a larger --budget", not is_ended),
         ("--functions fuse", "fuse" not in options.functions),
-        ("--io outside", options.io != "outside"),
+        ("--io outside", options.placing != "outside"),
     )
     ways = [words for words, is_left in further if is_left]
     return " or ".join([f"give --capacity {fitted.after.arena}", *(["try " + ", ".join(ways)] if ways else [])])
@@ -148,7 +148,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims = bind(model, options.single_dims, options.whole_shapes)
     leading = bind_leading(model)
     dims |= {} if leading is None else leading.dims
-    placed = PlanOptions(model, io=OVERWRITE if options.io == "inside" else options.io)
+    placed = PlanOptions(model, io=OVERWRITE if options.placing == "inside" else options.placing)
     settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
     original = model.clone()
     inline(model)
@@ -184,10 +184,7 @@ def _planned_subject(
 
 def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     """Raise ModelError where the size of an input or a tensor is not known."""
-    tensors = (value for value in free_inputs(model) if isinstance(value.type, ir.TensorType))
-    left = [value for value in tensors if shapes.sizes(value) is None]
-    if left:
-        raise missing_sizes(left)
+    require_sizes(model, shapes.sizes)
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     held = containers(model, shapes).get(open_) if open_ is not None else None
     if open_ is not None and held is not None:

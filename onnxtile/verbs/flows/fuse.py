@@ -87,7 +87,7 @@ def fuse(options: FuseOptions) -> FuseResult:
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        verdict = agreeing(compare(original, fused, progress=progress), "the fused model")
+        verdict = agreeing(compare(original, fused, progress=progress, file=source), "the fused model")
         if any(result.calls for result in results):
             bound = bound_form(original, verdict.dims)
             known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)

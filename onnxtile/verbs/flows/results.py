@@ -117,13 +117,12 @@ def require_sites(failed: Iterable[str], hints: Mapping[str, str] | None = None)
         raise Mismatch(f"{names[0]!r} run alone does not compute what it replaces", hint=f"nothing was written; {hint}")
 
 
-def require_equal(verdict: ArenaVerdict | StateVerdict) -> None:
-    """Raise Mismatch where a run inside the arena differs from the plain run."""
+def require_equal(verdict: ArenaVerdict | StateVerdict, sizes: str = "") -> None:
+    """Raise Mismatch where a run inside the arena, " at seq=8" if `sizes` say so, differs from the plain run."""
     if not verdict.equal:
         where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
-        raise Mismatch(
-            f"the run inside the arena differs from the plain run{where}", hint="please report it with the model"
-        )
+        reason = f"the run inside the arena{sizes} differs from the plain run{where}"
+        raise Mismatch(reason, hint="please report it with the model")
 
 
 def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:

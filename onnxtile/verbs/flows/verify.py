@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome
 from onnxtile.model.binding import bind, free_inputs, symbols
+from onnxtile.model.feeds import Feeds, read_inputs
 from onnxtile.model.load import load
-from onnxtile.model.npz_inputs import Feeds, read_inputs
 from onnxtile.model.session import repeatable_session
 from onnxtile.system.progress import Progress
 from onnxtile.verbs.flows.results import BoundDims, InputShapes, not_both, nothing_compared

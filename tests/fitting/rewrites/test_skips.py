@@ -101,7 +101,7 @@ def test_an_input_that_takes_as_many_bytes_is_not_kept_in_the_place_of_a_skip() 
 
 
 def test_rows_that_come_once_are_not_read_again() -> None:
-    fitted = onnxtile.fit(u_net(), capacity=30_000, budget="60%", stream=("x",))
+    fitted = onnxtile.fit(u_net(), capacity=30_000, budget="60%", io="x=rows")
     assert keys.STREAM in fitted.model.graph.inputs[0].metadata_props
     assert fitted.verdict is not None and fitted.verdict.equal
     (streamed,) = fitted.streamed

@@ -1,4 +1,4 @@
-"""onnxtile demo."""
+"""demo: all steps on a small transformer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare.option import Positional
-from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.declare.verb import Verb
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.registry import late
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,4 @@ class DemoCommand(ReportOptions, RunLimitOptions):
     folder: Annotated[Path, Positional("FOLDER", "folder for the files")] = Path("onnxtile-demo")
 
 
-def _run(options: DemoCommand) -> Outcome:
-    from onnxtile import demo
-
-    return Outcome(demo.demo(options.folder, progress=options.progress), "demo")
-
-
-DEMO = Verb("demo", DemoCommand, _run)
+DEMO = Verb("demo", DemoCommand, late("onnxtile.demo:demo"))

@@ -1,1 +1,0 @@
-"""The commands that are no verb on a model: they use all that the library has."""
