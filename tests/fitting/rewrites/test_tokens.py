@@ -245,7 +245,7 @@ def pieces(fitted: onnxtile.FittedModel) -> int:
 
 
 def test_no_more_pieces_are_tried_after_the_end_of_the_time() -> None:
-    late = onnxtile.fit(block(), capacity="smallest", search="1ms", verify=False)
+    late = onnxtile.fit(block(), capacity="smallest", budget="10%,1ms", verify=False)
     assert late.after.arena < late.before.arena
     assert pieces(late) == 2 < pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
 
