@@ -42,15 +42,15 @@ class HiddenGroup:
     """The kernels that make and use up hidden channels, by their places: the first expands, the last reduces.
 
     A kernel that gives back floats for the first alone stands before it. `tensors` are those with hidden channels, `channels` their
-    number, `axis` their axis. `slices` has, for each kernel, the axis of each constant operand along which it has hidden channels, by the
-    place of the operand. `is_joined` says that the results of the last kernel are joined, not added.
+    number, `axis` their axis. `slices` has, for each node of each kernel, the axis of each constant operand along which it has hidden
+    channels, by the place of the operand. `is_joined` says that the results of the last kernel are joined, not added.
     """
 
     places: tuple[int, ...]
     tensors: frozenset[int]
     channels: int
     axis: int
-    slices: Mapping[int, Mapping[int, int]]
+    slices: Mapping[int, Sequence[Mapping[int, int]]]
     is_joined: bool = False
 
     def after(self, count: int) -> int | None:
@@ -66,8 +66,12 @@ class HiddenGroups:
     def __init__(
         self, network: Network, shapes: Shapes, constants: Constants, opset: int, *, sums: bool = True
     ) -> None:
-        self._network, self._shapes, self._constants, self._opset = network, shapes, constants, opset
-        self._sums = sums
+        self._shapes, self._constants, self._opset, self._sums = shapes, constants, opset, sums
+        self._kernel_of = [place for place, kernel in enumerate(network.kernels) for _ in kernel.members]
+        # Groups are found node by node.
+        self._network = network = Network(
+            network.tensors, [part for kernel in network.kernels for part in kernel.members]
+        )
         self._makers = {result: index for index, kernel in enumerate(network.kernels) for result in kernel.makes}
         self._readers: dict[int, list[int]] = {}
         for index, kernel in enumerate(network.kernels):
@@ -76,8 +80,18 @@ class HiddenGroups:
 
     def found(self) -> dict[int, HiddenGroup]:
         """Return the groups by the place of their first kernel."""
-        groups = (self._from(index) for index in range(len(self._network.kernels)))
+        found = (self._from(index) for index in range(len(self._network.kernels)))
+        groups = (self._of_kernels(group) for group in found if group is not None)
         return {group.places[0]: group for group in groups if group is not None}
+
+    def _of_kernels(self, group: HiddenGroup) -> HiddenGroup | None:
+        """Return a group of nodes as one of kernels; None where it has only some nodes of an island."""
+        slices: dict[int, list[Mapping[int, int]]] = {}
+        for node in sorted(group.places):
+            slices.setdefault(self._kernel_of[node], []).extend(group.slices[node])
+        if any(len(of_nodes) < self._kernel_of.count(place) for place, of_nodes in slices.items()):
+            return None
+        return replace(group, places=tuple(slices), slices=slices)
 
     def _from(self, first: int) -> HiddenGroup | None:
         kernel = self._network.kernels[first]
@@ -108,7 +122,7 @@ class HiddenGroups:
                 break
             carried = is_smaller and any(self._network.tensors[tensor].is_inside for tensor in reader.reads)
             is_smaller = carried or self._is_smaller(reader)
-            known = {p: s for p, s in slices.items() if s is not None}
+            known = {p: [s] for p, s in slices.items() if s is not None}
             group = self._closed(list(places), frozenset(hidden), axis, known)
             if reduced is not None:
                 return group or joined or ended
@@ -126,7 +140,7 @@ class HiddenGroups:
         return all(elements <= prod(tensors[tensor].dims) for tensor in kernel.reads)
 
     def _closed(
-        self, places: list[int], hidden: Collection[int], axis: int, slices: Mapping[int, Mapping[int, int]]
+        self, places: list[int], hidden: Collection[int], axis: int, slices: Mapping[int, Sequence[Mapping[int, int]]]
     ) -> HiddenGroup | None:
         """Return the group, unless a kernel outside of it reads a hidden tensor."""
         network = self._network
@@ -199,12 +213,12 @@ class HiddenGroups:
 class ChunkedGroups:
     """The kernels of groups in chunks: each number of chunks of a group is made once.
 
-    `tensors` are those of the network, and the parts of all groups after them; `origin` has the tensor that each part is a part of.
+    `tensors` are those of the network, and the parts of all groups after them.
     """
 
     def __init__(self, network: Network, groups: Mapping[int, HiddenGroup]) -> None:
         self.network, self.groups = network, groups
-        self.tensors, self.origin = list(network.tensors), dict[int, int]()
+        self.tensors = list(network.tensors)
         self._parts = cache(self._new_parts)
 
     def region(
@@ -214,7 +228,7 @@ class ChunkedGroups:
 
         Without `all_chunks`, the first, the largest and the last chunk of each group stand for all: enough to count the costs.
         """
-        region = ChunkedKernels([], self.tensors, self.origin)
+        region = ChunkedKernels([], self.tensors)
         taken = {index for first, _ in chunks for index in self.groups[first].places}
         ends = {self.groups[first].places[-1]: (first, count) for first, count in chunks}
         for index in range(start, stop):
@@ -226,7 +240,7 @@ class ChunkedGroups:
 
     def _new_parts(self, first: int, count: int, all_chunks: bool) -> ChunkedKernels:
         """Return the kernels of one group in chunks; the bases are places in the network."""
-        parts, group = ChunkedKernels([], self.tensors, self.origin), self.groups[first]
+        parts, group = ChunkedKernels([], self.tensors), self.groups[first]
         _add_chunks(parts, self.network.kernels, group, _shares(group, count, all_chunks=all_chunks))
         return parts
 
@@ -253,14 +267,14 @@ def _add_chunks(
         parts: dict[int, int] = {}
         for index in group.places:
             kernel = kernels[index]
-            for tensor in kernel.makes:
+            for tensor in (made for part in kernel.members for made in part.makes):
                 about = tensors[tensor]
                 if tensor in group.tensors or (group.is_joined and tensor == result):
                     dims = list(about.dims)
                     dims[group.axis] = share[1] - share[0]
                     about = replace(about, dims=tuple(dims))
                 about = replace(about, name=f"{about.name}/c{number}", is_kept=False)
-                parts[tensor] = region.add_tensor(about, tensor)
+                parts[tensor] = region.add_tensor(about)
             region.add(_part(kernel, index, group, share, parts, is_first=not number), index, weight)
         partial.append(parts[result])
         region.partial.add(parts[result])
@@ -272,7 +286,7 @@ def _add_chunks(
         total = result
         if number < len(some) - 1:
             about = replace(tensors[result], name=f"{tensors[result].name}/sum{number}", is_kept=False)
-            total = region.add_tensor(about, result)
+            total = region.add_tensor(about)
             region.partial.add(total)
         region.sums.add(len(region.kernels))
         region.add(_sum(f"{last.name}/sum", (so_far, parts[result]), total, tensors), base, weight)
@@ -291,17 +305,24 @@ def _part(
     *,
     is_first: bool,
 ) -> FitKernel:
-    source: KernelSource = kernel.source
-    slices = {operand: (axis, *share) for operand, axis in group.slices[index].items()}
     has_bias = index == group.places[-1] and not is_first and not group.is_joined
-    start, stop = (kernel.macs * end // group.channels for end in share)
-    return replace(
-        kernel,
-        reads=tuple(parts.get(tensor, tensor) for tensor in kernel.reads),
-        makes=tuple(parts[tensor] for tensor in kernel.makes),
-        macs=stop - start,
-        source=replace(source, slices=slices, left_out=frozenset({2}) if has_bias else frozenset()),
-    )
+    left_out = frozenset({2}) if has_bias else frozenset[int]()
+
+    def part(kernel: FitKernel, slices: Mapping[int, int]) -> FitKernel:
+        start, stop = (kernel.macs * end // group.channels for end in share)
+        cut = {operand: (axis, *share) for operand, axis in slices.items()}
+        return replace(
+            kernel,
+            reads=tuple(parts.get(tensor, tensor) for tensor in kernel.reads),
+            makes=tuple(parts[tensor] for tensor in kernel.makes),
+            macs=stop - start,
+            source=replace(kernel.source, slices=cut, left_out=left_out),
+        )
+
+    if not kernel.parts:
+        return part(kernel, group.slices[index][0])
+    members = tuple(part(member, slices) for member, slices in zip(kernel.parts, group.slices[index], strict=True))
+    return replace(part(kernel, {}), parts=members)
 
 
 def _sum(name: str, reads: tuple[int, int], total: int, tensors: Sequence[FitTensor]) -> FitKernel:

@@ -122,7 +122,7 @@ def _of_rows(regions: Regions, index: int) -> Floor:
     """Return the floor of a kernel that is cut into rows: of its middle rows, which read no padding where others do not."""
     kernel, tensors = regions.network.kernels[index], regions.network.tensors
     made = tensors[kernel.makes[0]]
-    if made.axis is None or made.folds or made.is_inside or kernel.is_view or kernel.is_join or kernel.is_split:
+    if made.axis is None or made.folds or kernel.is_view or kernel.is_join or kernel.is_split:
         return Floor(0, index, ())
     start = made.rows // 2 // kernel.factor * kernel.factor
     stop = min(start + kernel.factor, made.rows)
@@ -130,8 +130,7 @@ def _of_rows(regions: Regions, index: int) -> Floor:
     pieces = [_piece(regions, tensor, count) for tensor, count in rows.items()]
     pieces += [_piece(regions, result, stop - start) for result in kernel.makes]
     operands, results = pieces[: len(rows)], pieces[len(rows) :]
-    shares = bool(kernel.overwrites or kernel.island_overwrites)
-    total = sum(piece.bytes for piece in operands) + (0 if shares else sum(piece.bytes for piece in results))
+    total = sum(piece.bytes for piece in operands) + (0 if kernel.overwrites else sum(piece.bytes for piece in results))
     return _over(regions, index, pieces, total)
 
 
@@ -148,7 +147,7 @@ def _rows_of(kernel: FitKernel, regions: Regions, start: int, stop: int) -> dict
 
 def _piece(regions: Regions, tensor: int, rows: int) -> LivePiece:
     about = regions.network.tensors[tensor]
-    size = 0 if about.is_outside or about.is_inside else aligned(about.bytes_of(rows))
+    size = 0 if about.is_outside else aligned(about.bytes_of(rows))
     return LivePiece(tensor, size, rows == about.rows, rows)
 
 

@@ -356,9 +356,6 @@ class LiveCount:
                 self.sizes[trace.whole[tensor]] = size
         written = {number for op in trace.ops for number in op.makes}
         self.last = {number: at for at, op in enumerate(trace.ops) for number in (*op.makes, *op.reads)}
-        self.later: dict[int, list[int]] = {}
-        if any(tensors[patch.tensor].is_inside for patch in trace.patches):
-            self._extend()
         end = len(trace.ops)
         for tensor, patch in trace.whole.items():
             if patch in written:
@@ -378,18 +375,6 @@ class LiveCount:
             self._allocate(patch, self.sizes[patch])
             self.last.setdefault(patch, 0)
 
-    def _extend(self) -> None:
-        """Let operands of several nodes that run as one kernel live until the last of these nodes."""
-        for op in reversed(self.trace.ops):
-            if op.kernel is not None and all(
-                self.tensors[self.trace.patches[patch].tensor].is_inside for patch in op.makes
-            ):
-                until = max(self.last[patch] for patch in op.makes)
-                for patch in op.reads:
-                    if self.last[patch] < until:
-                        self.last[patch] = until
-                        self.later.setdefault(until, []).append(patch)
-
     def _size(self, patch: Patch) -> int:
         about, (start, stop) = self.tensors[patch.tensor], patch.rows
         is_whole = stop - start == about.rows
@@ -401,13 +386,12 @@ class LiveCount:
         """Count the live bytes while each operation runs."""
         first = peak = self.live
         loads: list[int] = []
-        last, owner, later = self.last, self.owner, self.later
+        last, owner = self.last, self.owner
         for at, op in enumerate(self.trace.ops):
             held = self._place(at, op)
             loads.append(held)
             peak = max(peak, held)
-            ending = (*op.reads, *op.makes, *later[at]) if at in later else op.reads + op.makes
-            for patch in ending:
+            for patch in op.reads + op.makes:
                 if last[patch] == at and patch in owner:
                     self._free(patch)
         return LiveBytes(peak, first, tuple(loads), tuple(self.sizes))
@@ -425,7 +409,7 @@ class LiveCount:
             return self.live
         if self._is_join(op) or self._is_split(op):
             # The operands become the results, byte for byte.
-            for patch in dict.fromkeys((*op.reads, *self.later.get(at, ()))):
+            for patch in dict.fromkeys(op.reads):
                 if self.last[patch] == at and patch in self.owner:
                     self._free(patch)
         for patch in op.makes:
@@ -449,14 +433,6 @@ class LiveCount:
             patch = op.reads[index]
             if self.last[patch] == at and self.sizes[patch] == size and self.users.get(self.owner.get(patch, -1)) == 1:
                 return patch
-        return self._over_operand_of_island(at, kernel, size) if kernel.island_overwrites else None
-
-    def _over_operand_of_island(self, at: int, kernel: FitKernel, size: int) -> int | None:
-        """Return the operand of a quantised island that the result of its last node is written over; None for none."""
-        for patch in reversed(self.later.get(at, ())):
-            is_allowed = self.trace.patches[patch].tensor in kernel.island_overwrites and self.last[patch] == at
-            if is_allowed and self.sizes[patch] == size and self.users.get(self.owner.get(patch, -1)) == 1:
-                return patch
         return None
 
     def _is_contiguous(self, op: PieceOp) -> bool:
@@ -464,7 +440,7 @@ class LiveCount:
 
     def _is_join(self, op: PieceOp) -> bool:
         if op.kernel is not None:
-            return self.kernels[op.kernel].is_join or self.kernels[op.kernel].is_island_join
+            return self.kernels[op.kernel].is_join
         return len(op.reads) > 1 and self._is_contiguous(op) and not self._folds(op)
 
     def _folds(self, op: PieceOp) -> bool:
@@ -609,16 +585,6 @@ def whole_kernel_bytes(
     return live_bytes(trace, [kernel], tensors, dying)
 
 
-def shared_by_island(network: Network, index: int) -> set[int]:
-    """Return the operands of an island whose bytes the result of its last node, at `index`, takes: they die there."""
-    kernel, tensors = network.kernels[index], network.tensors
-    ending = {tensor for tensor in kernel.island_overwrites if network.last_reads[tensor] == index}
-    if kernel.is_island_join:
-        return ending
-    size = aligned(tensors[kernel.makes[0]].size)
-    return set(sorted(tensor for tensor in ending if aligned(tensors[tensor].size) == size)[:1])
-
-
 # The bytes that live at once while a network runs as it is.
 
 
@@ -643,7 +609,7 @@ _EMPTY = 1 << 40
 
 @dataclass(frozen=True)
 class CutCost:
-    """The largest sum of live bytes, and the nodes and copied bytes of all strips.
+    """The largest sum of live bytes, and the nodes, calls of kernels and copied bytes of all strips.
 
     `loads` are the largest sums while each kernel runs, `rest` that between two strips.
     """
@@ -651,6 +617,7 @@ class CutCost:
     peak: int
     nodes: int
     copied: int
+    calls: int
     loads: tuple[int, ...] = ()
     rest: int = 0
 
@@ -730,7 +697,7 @@ class _StripCosts:
         self.done = sum((self._row_bytes(tensor) for tensor in results), np.zeros(self.count + 1, np.int64))
         self.loads = [0] * (1 + max(region.bases))
         self.counted: dict[int, tuple[StripTrace, LiveBytes]] = {}
-        self.peak = self.rest = self.nodes = self.copied = 0
+        self.peak = self.rest = self.nodes = self.calls = self.copied = 0
 
     def _row_bytes(self, tensor: int) -> RowNumbers:
         """Return the bytes of the strips of a result that are complete before each strip."""
@@ -763,7 +730,7 @@ class _StripCosts:
         self._join()
         if self.peak > capacity:
             return self._overload(self.count + 2)
-        return CutCost(self.peak, self.nodes, self.copied, tuple(self.loads), self.rest)
+        return CutCost(self.peak, self.nodes, self.copied, self.calls, tuple(self.loads), self.rest)
 
     def _overload(self, strips: int) -> Overload:
         return Overload(tuple(self.loads), self.rest, strips)
@@ -807,7 +774,8 @@ class _StripCosts:
         for op in strip.trace.ops:
             tensor = strip.trace.patches[op.makes[0]].tensor
             weight = weights[makers[tensor]] if tensor in makers else 1
-            self.nodes += number * weight
+            self.calls += number * weight
+            self.nodes += number * weight * (1 if op.kernel is None else len(self.about.kernels[op.kernel].members))
             if op.kernel is None:
                 self.copied += number * weight * live.sizes[op.makes[0]]
 
@@ -838,6 +806,7 @@ class _StripCosts:
             self.peak, self.loads[-1] = max(self.peak, peak), max(self.loads[-1], peak)
         self.copied += sum(self._size(tensor) for tensor in joined)
         self.nodes += len(joined)
+        self.calls += len(joined)
 
     def _size(self, tensor: int) -> int:
         return aligned(self.region.tensors[tensor].size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -75,9 +75,14 @@ class FitTensor:
         return prod(self.dims[: self.axis]) if self.axis is not None else 1
 
     @property
-    def dies_by_rows(self) -> bool:
+    def has_few_planes(self) -> bool:
         """Whether the plan frees rows that no later Slice reads, while others are still read."""
-        return self.is_given and not self.is_quantised and self.axis is not None and self.planes <= MOST_RUNS
+        return not self.is_quantised and self.axis is not None and self.planes <= MOST_RUNS
+
+    @property
+    def dies_by_rows(self) -> bool:
+        """Whether the search counts that the plan frees rows: those of graph inputs in the arena."""
+        return self.is_given and self.has_few_planes
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,15 @@ class FitKernel:
     source: Any = field(default=None, compare=False, repr=False)
     reason: str = ""
     """Why it is not cut into rows; empty where it is."""
-    island_overwrites: frozenset[int] = frozenset()
-    """Of the last node of a quantised island: the tensors that the island reads and that its result may be written over."""
-    is_island_join: bool = False
-    """Whether the result of its island is the tensors that the island reads, one after the other."""
     is_random: bool = False
     """Whether it draws random numbers."""
+    parts: tuple[FitKernel, ...] = ()
+    """The kernels of the single nodes of a quantised island, which it runs as one; the tensors between them take no bytes."""
+
+    @property
+    def members(self) -> tuple[FitKernel, ...]:
+        """The kernels of single nodes: its parts, or itself."""
+        return self.parts or (self,)
 
     @cached_property
     def factor(self) -> int:
@@ -126,6 +134,18 @@ class Network:
     tensors: Sequence[FitTensor]
     kernels: Sequence[FitKernel]
 
+    def placed(self, io: str) -> Network:
+        """Return the same with graph inputs and outputs in the arena or outside, as `io` of a plan says."""
+        made = {result for kernel in self.kernels for part in kernel.members for result in part.makes}
+
+        def at(tensor: int, about: FitTensor) -> FitTensor:
+            is_input = tensor not in made
+            is_outside = io != "inside" if is_input else about.is_kept and io == "outside"
+            is_outside |= about.is_streamed
+            return replace(about, is_outside=is_outside, is_given=is_input and not is_outside)
+
+        return replace(self, tensors=[at(tensor, about) for tensor, about in enumerate(self.tensors)])
+
     @cached_property
     def given(self) -> list[int]:
         """The graph inputs in the arena."""
@@ -138,12 +158,6 @@ class Network:
         for index, kernel in enumerate(self.kernels):
             for tensor in kernel.reads:
                 lasts[tensor] = index
-        for kernel in reversed(self.kernels):
-            if all(self.tensors[result].is_inside for result in kernel.makes):
-                # The operands live until the last node of the same kernel.
-                end = max(lasts[result] for result in kernel.makes)
-                for tensor in kernel.reads:
-                    lasts[tensor] = max(lasts[tensor], end)
         return [len(self.kernels) if about.is_kept else last for about, last in zip(self.tensors, lasts, strict=True)]
 
     @cached_property

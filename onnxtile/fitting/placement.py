@@ -9,7 +9,7 @@ from itertools import accumulate
 from onnxtile.fitting.live_bytes import ALIGNMENT, LiveCount, PieceOp, RegionTrace
 from onnxtile.fitting.network import FitKernel, FitTensor
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.strips import FitSchedule, PatchRange
 from onnxtile.kernels.liveness import LivePart, union
 from onnxtile.planning.offsets.problem import Buffer, Problem
 
@@ -63,6 +63,8 @@ class _LiveRanges(LiveCount):
     ) -> None:
         self.step, self.is_joining = 0, False
         self.born, self.died = dict[int, int](), dict[int, int]()
+        self.shared = set[int]()
+        """The patches whose bytes other patches have, too."""
         self.operands: dict[int, list[tuple[int, int]]] = {}
         """The patches whose bytes a join takes over, with their places in bytes, by its result."""
         super().__init__(trace, kernels, tensors, given)
@@ -88,6 +90,10 @@ class _LiveRanges(LiveCount):
         super()._allocate(patch, size)
         self.born[patch] = self.step
 
+    def _share(self, patch: int, operand: int) -> None:
+        super()._share(patch, operand)
+        self.shared.add(self.owner[operand])
+
     def _free(self, patch: int) -> None:
         owner = self.owner[patch]
         super()._free(patch)
@@ -95,9 +101,9 @@ class _LiveRanges(LiveCount):
             self.died[owner] = self.step if self.is_joining else self.step + 1
 
     def buffers(self) -> Iterator[Buffer]:
-        """Yield the buffers; operands of a join are parts of its result, and rows of inputs die after their last read.
+        """Yield the buffers; operands of a join are parts of its result, and rows of few planes die after their last read.
 
-        Steps in which no buffer begins, such as those inside of quantised islands, are left out.
+        Steps in which no buffer begins are left out.
         """
         inner = {patch for operands in self.operands.values() for patch, _ in operands}
         for patch in self.born:
@@ -110,11 +116,8 @@ class _LiveRanges(LiveCount):
     def _parts(self, patch: int, place: int) -> Iterator[LivePart]:
         """Yield the parts of the buffer of a patch that begins at a place in bytes."""
         lower, upper = self._steps[self.born[patch]], self._steps[self.died.get(patch, len(self.trace.ops))]
-        about = self.tensors[self.trace.patches[patch].tensor]
-        parts = self._rows_of_input(patch, about) if about.dies_by_rows and patch in self._inputs else None
-        if parts is None:
-            parts = [LivePart(0, min(self.bytes[patch], self._raw_size(patch)), lower, upper)]
-        for part in parts:
+        size = min(self.bytes[patch], self._raw_size(patch))
+        for part in self._by_rows(patch) if size and patch in self._reads else (LivePart(0, size, lower, upper),):
             yield LivePart(part.start + place, part.end + place, part.lower, part.upper)
         for operand, start in self.operands.get(patch, ()):
             yield from self._parts(operand, place + start)
@@ -127,25 +130,30 @@ class _LiveRanges(LiveCount):
         return list(accumulate((step - 1 in begins or step == count - 1 for step in range(1, count)), initial=0))
 
     @cached_property
-    def _inputs(self) -> dict[int, list[tuple[int, int]]]:
-        """The steps that read rows of each graph input in the arena, and the first of these rows."""
-        reads: dict[int, list[tuple[int, int]]] = {patch: [] for patch in self.trace.whole.values()}
+    def _reads(self) -> dict[int, list[tuple[int, PatchRange | None]]]:
+        """The last steps at which each patch of few planes is read, and the rows that are read; None for all rows."""
+        patches = self.trace.patches
+        abouts = ((patch, self.tensors[patches[patch].tensor]) for patch in self.died)
+        reads: dict[int, list[tuple[int, PatchRange | None]]] = {
+            patch: []
+            for patch, about in abouts
+            if about.has_few_planes and (about.is_given or patch not in self.shared)
+        }
         for at, op in enumerate(self.trace.ops):
+            is_slice = op.kernel is None and len(op.reads) == 1
             for patch in op.reads:
                 if patch in reads:
-                    first = self.trace.patches[op.makes[0]].rows[0] if op.kernel is None else 0
-                    reads[patch].append((at, first))
+                    reads[patch].append((self._steps[at + 1], patches[op.makes[0]].rows if is_slice else None))
         return reads
 
-    def _rows_of_input(self, patch: int, about: FitTensor) -> list[LivePart]:
-        """Return the parts of an input: each row lives until the last step that reads it or a row before it."""
-        plane, row = about.row_bytes * about.rows // about.planes, about.row_bytes // about.planes
-        end, parts = about.rows, list[LivePart]()
-        for at, first in reversed(self._inputs[patch]):
-            if first < end:
-                parts += [
-                    LivePart(start + first * row, start + end * row, 0, self._steps[at + 1])
-                    for start in range(0, plane * about.planes, plane)
-                ]
-                end = first
-        return parts
+    def _by_rows(self, patch: int) -> Iterator[LivePart]:
+        """Yield the parts of a patch of few planes: each row lives until the last step that reads it."""
+        tensor, (first, last) = self.trace.patches[patch]
+        about, lower, reads = self.tensors[tensor], self._steps[self.born[patch]], self._reads[patch]
+        row = about.row_bytes // about.planes
+        whole = max((end for end, rows in reads if rows is None), default=lower + 1)
+        yield LivePart(0, self._raw_size(patch), lower, whole)
+        for end, rows in reads:
+            if rows is not None and end > whole:
+                starts = (plane * (last - first) - first for plane in range(about.planes))
+                yield from (LivePart((at + rows[0]) * row, (at + rows[1]) * row, lower, end) for at in starts)

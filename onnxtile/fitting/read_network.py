@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from math import prod
 
 import onnx_ir as ir
 
+from onnxtile.fitting.islands import as_one, runs_as_one
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.pattern import select
@@ -135,14 +136,17 @@ class _NetworkReader:
     def __init__(
         self, model: ir.Model, shapes: Shapes, constants: Constants, of_islands: IslandTensors, exact: bool, io: str
     ) -> None:
-        self.inside, self.of_islands, self.exact, self.io = of_islands.inside, of_islands, exact, io
+        self.of_islands, self.exact, self.io = of_islands, exact, io
         self.model, self.shapes, self.constants = model, shapes, constants
         self.facts = LayoutFacts(model, shapes, constants)
         self.opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         self.random = RandomNodes(model, constants)
+        self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
+        self.runs = runs_as_one(self.nodes, of_islands.inside)
+        made = (value for run in self.runs if len(run) > 1 for node in run for value in node.outputs)
+        self.inside = of_islands.inside.intersection(made)
         self._apart = {*self.inside, *self.facts.streams}
         """The values whose parts have bytes of their own: those inside of islands, and inputs that come row by row."""
-        self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
         self.numbers: dict[ir.Value, int] = {}
         outputs = set(model.graph.outputs)
         self.values = [v for v in self._values() if v not in constants or v in outputs]
@@ -274,7 +278,17 @@ class _NetworkReader:
     def network(self) -> Network:
         outputs = set(self.model.graph.outputs)
         tensors = [self._activation(value, value in outputs) for value in self.numbers]
-        return Network(tensors, [self._kernel(node) for node in self.nodes])
+        return Network(tensors, [self._run(run, tensors) for run in self.runs])
+
+    def _run(self, nodes: Sequence[ir.Node], tensors: Sequence[FitTensor]) -> FitKernel:
+        """Return the kernel that several nodes run as, or a single one."""
+        parts, made = [self._kernel(node) for node in nodes], nodes[-1].outputs[0]
+        over = self._overwritten_by_island(made)
+        if len(parts) == 1:
+            more = {place for place, tensor in enumerate(parts[0].reads) if tensor in over}
+            return replace(parts[0], overwrites=parts[0].overwrites | more) if more else parts[0]
+        joined = self.of_islands.joined.get(made)
+        return as_one(parts, tensors, over, is_join=joined is not None and self._is_contiguous(joined))
 
     def _activation(self, value: ir.Value, is_output: bool) -> FitTensor:
         dims, dtype = self.shapes.sizes(value) or (), self.shapes.dtype(value)
@@ -328,8 +342,6 @@ class _NetworkReader:
             standard and sharing_of(node) == "cut" and read[0][1] not in self._apart and self._is_part(node),
             KernelSource(node, tuple(place for place, _ in read), links, windows=self._windows(node)),
             "" if links is not None else self._reason(node),
-            self._overwritten_by_island(made[0]),
-            made[0] in self.of_islands.joined and self._is_contiguous(self.of_islands.joined[made[0]]),
             node in self.random,
         )
 

@@ -16,7 +16,6 @@ from onnxtile.fitting.live_bytes import (
     RegionTracer,
     aligned,
     cut_cost,
-    shared_by_island,
     whole_kernel_bytes,
 )
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
@@ -29,6 +28,7 @@ from onnxtile.fitting.strips import (
     StripRanges,
     UncutRegion,
     coming_in,
+    in_parts,
 )
 from onnxtile.system.dataclass import dataclass
 
@@ -155,7 +155,7 @@ class Regions:
         # A region may also begin where the bytes double: small tensors beside it, such as gates, are made before.
         least.update(p for p in range(1, count) if 2 * sizes[p] < sizes[p + 1])
         around = {boundary for p in range(count) if kernels[p].links is None for boundary in (p, p + 1)}
-        return sorted({0, count, *least, *around} - self._inside)
+        return sorted({0, count, *least, *around})
 
     @cached_property
     def level(self) -> list[int]:
@@ -163,13 +163,7 @@ class Regions:
         sizes, kernels = self.live_sizes, self.network.kernels
         flat = {p for p in range(1, len(kernels)) if sizes[p - 1] >= sizes[p] <= sizes[p + 1]}
         sums = {p + 1 for p, kernel in enumerate(kernels) if self.network.tensors[kernel.makes[0]].folds}
-        return sorted(flat.union(sums, self.narrow) - self._inside)
-
-    @cached_property
-    def _inside(self) -> set[int]:
-        """The places between nodes that run as one kernel."""
-        hidden = [(tensor, index) for tensor, index in self.makers.items() if self.network.tensors[tensor].is_inside]
-        return {p for tensor, index in hidden for p in range(index + 1, self.network.last_reads[tensor] + 1)}
+        return sorted(flat.union(sums, self.narrow))
 
     def size_of_rows(self, tensor: int, rows: int) -> int:
         """Return the aligned bytes of some rows of a tensor."""
@@ -257,9 +251,18 @@ class Regions:
 
     def trace(self, cost: RegionCost) -> RegionTrace:
         """Return the operations of a region. Raises PaddingOnly."""
-        region, ranges = self.cut(cost), self.ranges(cost.start, cost.stop, cost.cut)
-        results = self.results(cost.start, cost.stop)
-        return RegionTracer(region.kernels, region.tensors, results, region.ranges(ranges), cost.cut).trace()
+        region = self.cut(cost)
+        return self._traced(cost, region.kernels, region.ranges(self.ranges(cost.start, cost.stop, cost.cut)))
+
+    def traced_nodes(self, cost: RegionCost) -> tuple[list[FitKernel], RegionTrace]:
+        """Return the kernels of the single nodes of a region, and its operations node by node. Raises PaddingOnly."""
+        region = self.cut(cost)
+        ranges = region.ranges(self.ranges(cost.start, cost.stop, cost.cut))
+        members, rows = in_parts(region.kernels, region.tensors, ranges)
+        return members, self._traced(cost, members, rows)
+
+    def _traced(self, cost: RegionCost, kernels: Sequence[FitKernel], rows: list[StripRanges]) -> RegionTrace:
+        return RegionTracer(kernels, self.all_tensors, self.results(cost.start, cost.stop), rows, cost.cut).trace()
 
     def cost(self, start: int, stop: int, cut: Cut) -> RegionCost | None:
         """Return the costs of a region; None where it cannot be cut so."""
@@ -307,7 +310,16 @@ class Regions:
             return cost.beside(passing)
         loads = tuple(load + passing for load in cost.loads)
         return RegionCost(
-            start, stop, cut, cost.peak + passing, rows.macs, cost.nodes, cost.copied, loads, cost.rest + passing
+            start,
+            stop,
+            cut,
+            cost.peak + passing,
+            rows.macs,
+            cost.nodes,
+            cost.copied,
+            cost.calls,
+            loads,
+            cost.rest + passing,
         )
 
     def bytes_around(self, start: int, stop: int) -> tuple[int, int, int]:
@@ -343,8 +355,6 @@ class Regions:
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""
         apart = self.dying(start, stop).union(tensor for tensor, _ in cut.given)
-        if stop == start + 1:
-            apart |= shared_by_island(self.network, start)
         return self.live_sizes[start] - sum(map(self.size, apart))
 
     @cached_property
@@ -378,7 +388,8 @@ class Regions:
         live = whole_kernel_bytes(kernel, self.network.tensors, self.results(index, end), self.dying(index, end))
         passing = self._passing(index, end)
         loads, rest = (live.loads[0] + passing,), live.first + passing
-        return RegionCost(index, end, WHOLE, live.peak + passing, kernel.macs, 1, 0, loads, rest)
+        nodes = len(kernel.members)
+        return RegionCost(index, end, WHOLE, live.peak + passing, kernel.macs, nodes, 0, 1, loads, rest)
 
     def rows(self, start: int, stop: int) -> int:
         """Return the rows of the largest operand of a region that comes in strip by strip."""

@@ -136,7 +136,7 @@ def _step(regions: Regions, region: RegionCost) -> FitStep:
     kind = "patch" if region.cut.recomputed else "strip" if trace.strips > 1 else "channels"
     return FitStep(
         kind=kind,
-        nodes=tuple(kernel.name for kernel in before),
+        nodes=tuple(part.name for kernel in before for part in kernel.members),
         strips=trace.strips,
         kept=trace.kept,
         chunks=max((count for _, count in region.cut.chunks), default=1),
@@ -159,7 +159,7 @@ def _hand_over(regions: Regions, region: RegionCost, trace: RegionTrace) -> str:
 
 @dataclass(frozen=True)
 class Obstacle(JsonFields):
-    """The reason why nothing smaller was found: the peak of the smallest plan, the kernel that runs there, and what lives then.
+    """The reason why nothing smaller was found: the peak of the smallest plan, the `kernel` that runs there, and what lives then.
 
     `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those of
     whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are not
@@ -225,7 +225,7 @@ def obstacle_of(
     numbers = {about.name: number for number, about in enumerate(network.tensors)}
     # What joins the pieces of a tensor is named after that.
     places = {network.tensors[tensor].name: index for tensor, index in regions.makers.items()}
-    places |= {kernel.name: index for index, kernel in enumerate(network.kernels)}
+    places |= {part.name: index for index, kernel in enumerate(network.kernels) for part in kernel.members}
     index = places.get(_origin(ran, places))
     kernel = ran if index is None else network.kernels[index].name
     of_tensors: dict[str, list[int]] = {}

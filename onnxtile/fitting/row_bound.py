@@ -9,8 +9,8 @@ back by the budget (a Lagrangian bound: true at every price).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -95,26 +95,20 @@ class RowBound:
         self.kernels, self.tensors = network.kernels, network.tensors
         self.macs = max(network.macs, 1)
         self.hidden = {tensor for group in regions.groups.values() for tensor in group.tensors}
-        self.sizes = [0 if t.is_outside or t.is_inside or t.folds else t.row_bytes for t in self.tensors]
+        self.sizes = [0 if t.is_outside or t.folds else t.row_bytes for t in self.tensors]
         self.rows = [max(self.tensors[tensor].rows for tensor in kernel.makes) for kernel in self.kernels]
-        self.inner: list[frozenset[int]] = [frozenset()] * len(self.kernels)
-        self.reads: list[list[RowsNeeded]] = [[] for _ in self.kernels]
-        for index in range(len(self.kernels)):
-            self.reads[index] = self._reads_of(index)
-        self.places = [i for i, k in enumerate(self.kernels) if not all(self.tensors[t].is_inside for t in k.makes)]
+        self.reads = [self._reads_of(index) for index in range(len(self.kernels))]
         self.readers: dict[int, list[RowsNeeded]] = {}
-        for index in self.places:
-            for read in self.reads[index]:
-                self.readers.setdefault(read.tensor, []).append(read)
+        for read in chain.from_iterable(self.reads):
+            self.readers.setdefault(read.tensor, []).append(read)
         self.remade = set[int]()
         """The tensors that rewrites may make once more, or make some channels at a time."""
         self.gates: dict[int, int] = {}
         """The kernel that waits for all rows of a tensor, of which it reads some at a time, by tensor."""
         self._wait_for_gates()
         self._wait_for_skips()
-        for index in self.places:
-            for read in self.reads[index]:
-                read.ways = tuple(self._ways(read)) if self._repeats(read) else ()
+        for read in chain.from_iterable(self.reads):
+            read.ways = tuple(self._ways(read)) if self._repeats(read) else ()
 
     @staticmethod
     def is_small(regions: Regions) -> bool:
@@ -123,7 +117,7 @@ class RowBound:
         rows = (len(kernel.reads) * tensors[kernel.makes[0]].rows for kernel in regions.network.kernels)
         return sum(rows) <= _ROWS
 
-    # The rows that kernels read: those that make tensors inside of quantised islands are one with their readers.
+    # The rows that kernels read.
 
     def _reads_of(self, index: int) -> list[RowsNeeded]:
         found: dict[int, RowsNeeded] = {}
@@ -141,19 +135,11 @@ class RowBound:
         for place, tensor in enumerate(kernel.reads):
             about = self.tensors[tensor]
             rows = self._rows_read(kernel, place, index)
-            maker = self.regions.makers.get(tensor)
-            if rows is None or (about.is_inside and (maker is None or self.rows[maker] != about.rows)):
+            if rows is None:
                 continue
             ends, starts = rows
             is_plain = about.rows == self.rows[index] and bool(np.array_equal(ends, np.arange(len(ends))))
-            if not about.is_inside:
-                yield RowsNeeded(index, tensor, ends, starts, is_plain)
-                continue
-            assert maker is not None
-            self.inner[index] |= {maker, *self.inner[maker]}
-            for read in self.reads[maker]:
-                before = np.append(read.starts[starts[:-1]], self.tensors[read.tensor].rows)
-                yield RowsNeeded(index, read.tensor, read.ends[ends], before, is_plain and read.is_plain)
+            yield RowsNeeded(index, tensor, ends, starts, is_plain)
 
     def _rows_read(self, kernel: FitKernel, place: int, index: int) -> tuple[RowNumbers, RowNumbers] | None:
         """Return the ends and starts of the rows that a kernel reads of one operand; None where rows read padding alone."""
@@ -169,7 +155,7 @@ class RowBound:
     def _wait_for_gates(self) -> None:
         """Let kernels that read a tensor whole wait for all rows of those that it is made from, such as the operand of a gate's mean."""
         before: dict[int, int] = {}
-        for index in self.places:
+        for index in range(len(self.kernels)):
             whole = waits = 0
             for read in self.reads[index]:
                 rows, sources = self.tensors[read.tensor].rows, before.get(read.tensor, 0)
@@ -192,7 +178,7 @@ class RowBound:
             for number, read in enumerate(reads[:-1] if left > 0 else ()):
                 others = {other.kernel: other for other in reads[number + 1 :]}
                 done = dict.fromkeys(self.kernels[read.kernel].makes, np.arange(self.rows[read.kernel] + 1))
-                for index in self.places[bisect_right(self.places, read.kernel) : bisect_right(self.places, last)]:
+                for index in range(read.kernel + 1, last + 1):
                     known = [each for each in self.reads[index] if each.tensor in done]
                     left -= 1
                     if not known or left < 0:
@@ -238,7 +224,7 @@ class RowBound:
             maker = self.regions.makers.get(tensor)
             if maker is None:
                 return
-            macs += sum(self.kernels[index].macs for index in (maker, *self.inner[maker])) / self.rows[maker]
+            macs += self.kernels[maker].macs / self.rows[maker]
             plain = [before.tensor for before in self.reads[maker] if before.is_plain]
             if not plain:
                 yield Again(None, macs, widest)
@@ -289,20 +275,17 @@ class _RowCounts:
         self.bound, self.price, self.capacity = bound, price, capacity
         self.kernels, self.tensors, self.sizes = bound.kernels, bound.tensors, bound.sizes
         self.again = {
-            id(read): least_of(self._prices_again(read))
-            for index in bound.places
-            for read in bound.reads[index]
-            if read.ways
+            id(read): least_of(self._prices_again(read)) for read in chain.from_iterable(bound.reads) if read.ways
         }
         self.before: dict[int, RowEnds] = {}
         self.after: dict[int, RowEnds] = {}
-        for index in bound.places:
+        for index in range(len(bound.kernels)):
             rows = self._none(index)
             for read in bound.reads[index]:
                 rows = np.maximum(rows, self._before(read))
             rows[0] = rows[-1] = 0
             self.before[index] = self._possible(index, rows)
-        for index in reversed(bound.places):
+        for index in reversed(range(len(bound.kernels))):
             rows = self._none(index)
             for tensor in self.kernels[index].makes:
                 if self.tensors[tensor].rows == bound.rows[index]:
@@ -407,7 +390,7 @@ class _RowCounts:
     def most(self) -> LiveRows:
         """Return the kernel and the row with the most bytes, and the rows that live then."""
         best: tuple[float, RowsNeeded | None, int] = (0.0, None, 0)
-        for read in (read for index in self.bound.places for read in self.bound.reads[index]):
+        for read in chain.from_iterable(self.bound.reads):
             if read.tensor not in self.bound.hidden and read.tensor not in self.bound.remade:
                 rows = self._while_made(read)
                 row = int(rows.argmax())
@@ -436,9 +419,7 @@ class _RowCounts:
     def _own(self, index: int) -> int:
         """Return the bytes of the results that a kernel makes at once at least; none where they take bytes of its operands."""
         kernel = self.kernels[index]
-        if kernel.overwrites or kernel.island_overwrites or kernel.is_island_join:
-            return 0
-        if kernel.is_view or kernel.is_join or kernel.is_split:
+        if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
             return 0
         return sum(self.sizes[tensor] * rows for tensor, rows in self._own_rows(index).items())
 

@@ -624,7 +624,6 @@ class PiecesSearch:
             for tensor in self.regions.makers
             if network.last_reads[tensor] < len(network.kernels)
             and tensor not in whole
-            and not network.tensors[tensor].is_inside
             and not network.tensors[tensor].has_contiguous_rows
         )
 

@@ -36,16 +36,13 @@ class TargetSpeeds:
         if kernel.is_view:
             return 0.0
         if not kernel.macs:
-            moved = sum(
-                about.row_bytes * (1 if about.folds else about.rows) for about in tensors if not about.is_inside
-            )
+            moved = sum(about.row_bytes * (1 if about.folds else about.rows) for about in tensors)
             return moved / self.copied + 1 / self.calls
         return kernel.macs / self._rate(kernel, network) + 1 / self.calls
 
     def _rate(self, kernel: FitKernel, network: Network) -> int:
-        """Return the multiply-accumulates in a second of a kernel; one of a quantised island works on integers of 8 bits."""
-        reads = [network.tensors[number] for number in kernel.reads]
-        item = 1 if any(about.is_inside for about in reads) else max((about.item for about in reads), default=4)
+        """Return the multiply-accumulates in a second of a kernel; one of a quantised island works on the integers that it reads."""
+        item = max((network.tensors[number].item for number in kernel.reads), default=4)
         return self.macs.get(_TYPES.get(item, ""), min(self.macs.values()))
 
     def prices(self, network: Network) -> Prices:

@@ -160,6 +160,23 @@ def spans(
     return by_kernel[::-1]
 
 
+def in_parts(
+    kernels: Sequence[FitKernel], tensors: Sequence[FitTensor], ranges: Sequence[StripRanges]
+) -> tuple[list[FitKernel], list[StripRanges]]:
+    """Return the kernels of single nodes that run as `kernels`, each with its rows: what is inside of an island is made for each strip."""
+    members, rows = list[FitKernel](), list[StripRanges]()
+    for kernel, span in zip(kernels, ranges, strict=True):
+        members += kernel.members
+        if not kernel.parts:
+            rows.append(span)
+            continue
+        within = spans(kernel.parts, tensors, dict.fromkeys(kernel.makes, span.news), keeps=False)
+        for part, own in zip(kernel.parts, within, strict=True):
+            is_stored = not kernel.makes or any(result in kernel.makes for result in part.makes)
+            rows.append(StripRanges(span.windows, span.news, own.needs) if is_stored else own)
+    return members, rows
+
+
 def uncut(kernels: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> list[StripRanges]:
     """Return the ranges of kernels that run once, on all rows of their operands."""
     ranges = []
@@ -393,7 +410,7 @@ class UncutRegion:
         eager = {*self.results, *cut.eager, *folded}
         pace = paced(self.kernels, self.tensors, eager, self._needed, cut.step, dict(cut.grains))
         once = folded | self._streamed
-        again = {tensor for tensor in pace if self.tensors[tensor].is_inside} | cut.recomputed - once
+        again = cut.recomputed - once
         kept = {tensor: ranges for tensor, ranges in pace.items() if tensor in self.results or tensor not in again}
         return spans(self.kernels, self.tensors, kept, keeps=True)
 
@@ -439,7 +456,7 @@ WHOLE = Cut()
 
 @dataclass(frozen=True)
 class Prices:
-    """The price of a piece of work: of all multiply-accumulates of the model once more, of one node, and of one copied byte."""
+    """The price of a piece of work: of all multiply-accumulates of the model once more, of one call, and of one copied byte."""
 
     macs: float = 1.0
     node: float = 2e-5
@@ -449,7 +466,7 @@ class Prices:
         """Return the price of a region beyond that of its kernels."""
         kernels = network.kernels[region.start : region.stop]
         extra = max(region.macs - sum(kernel.macs for kernel in kernels), 0) / max(network.macs, 1)
-        return self.macs * extra + self.node * (region.nodes - len(kernels)) + self.copied * region.copied
+        return self.macs * extra + self.node * (region.calls - len(kernels)) + self.copied * region.copied
 
 
 USUAL_PRICES = Prices()
@@ -458,7 +475,10 @@ USUAL_PRICES = Prices()
 
 @dataclass(frozen=True)
 class RegionCost:
-    """The costs of a region that is cut in one way. `peak` counts all live bytes, also of tensors that pass by."""
+    """The costs of a region that is cut in one way. `peak` counts all live bytes, also of tensors that pass by.
+
+    It has so many `nodes`, which run as `calls` kernels.
+    """
 
     start: int
     stop: int
@@ -467,6 +487,7 @@ class RegionCost:
     macs: int
     nodes: int
     copied: int
+    calls: int
     loads: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The largest sum of live bytes while each kernel runs; that of all its chunks."""
     rest: int = field(default=0, compare=False, repr=False)
@@ -517,14 +538,13 @@ class FitSchedule:
 class ChunkedKernels:
     """Kernels of which some are cut into chunks of channels.
 
-    `tensors` are those of the network, and parts of these after them; `origin` has the tensor that each part is a part of. `bases` has,
+    `tensors` are those of the network, and parts of these after them. `bases` has,
     for each kernel, the number of the kernel that it is a part of, and `weights` the number of chunks that it stands for. `sums` are the
     kernels that add up or join parts of results, `partial` are these parts and their sums.
     """
 
     kernels: list[FitKernel]
     tensors: list[FitTensor]
-    origin: dict[int, int] = field(default_factory=dict)
     bases: list[int] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
     sums: set[int] = field(default_factory=set)
@@ -549,10 +569,9 @@ class ChunkedKernels:
         self.bases.extend(base - start for base in parts.bases)
         self.weights.extend(parts.weights)
 
-    def add_tensor(self, about: FitTensor, origin: int) -> int:
+    def add_tensor(self, about: FitTensor) -> int:
         """Append a part of a tensor, and return its number."""
         self.tensors.append(about)
-        self.origin[len(self.tensors) - 1] = origin
         return len(self.tensors) - 1
 
     def ranges(self, whole: list[StripRanges]) -> list[StripRanges]:

@@ -47,12 +47,11 @@ def write(
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     handed: dict[int, list[ir.Value]] = {}
     for number, region in enumerate(cut_region for cut_region in schedule.regions if not cut_region.is_whole):
-        cut = regions.cut(region)
-        kernels, tensors = cut.kernels, cut.tensors
+        (kernels, trace), tensors = regions.traced_nodes(region), regions.all_tensors
         used = {tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.makes)}
-        whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor not in cut.origin}
+        whole = {tensor: values.get(tensors[tensor].name) for tensor in used if tensor < len(regions.network.tensors)}
         writer = _RegionWriter(f"region{number}", tensors, kernels, whole, handed, edit)
-        _replace(graph, kernels, writer.write(regions.trace(region)), writer, values)
+        _replace(graph, kernels, writer.write(trace), writer, values)
         written.append(writer.nodes)
     prune({value for value in all_values(model)}, constants)
     return written

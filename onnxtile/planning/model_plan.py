@@ -151,7 +151,9 @@ def plan_model(
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
-    layout, allocation = smallest(setup.layouts(settings.streams, pins), placings, max(least, known))
+    layout, allocation = smallest(
+        setup.layouts(settings.streams, pins), placings, max(least, known, settings.effort.enough)
+    )
     if settings.ranges and is_searched and not states.taken and not pins.names:
 
         def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:

@@ -34,9 +34,9 @@ g (float[1,1,64,24] x) => (float[1,1,64,8] y) {
 
 
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
-@pytest.mark.parametrize(("made", "most"), [(inverted_residuals(), 1.0), (quantised(), 1.07), (_rows(), 1.0)])
+@pytest.mark.parametrize(("made", "most"), [(inverted_residuals(), 1.0), (quantised(), 1.023), (_rows(), 1.0)])
 def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.ModelProto, most: float, io: str) -> None:
-    """Never fewer bytes live in numbers; of quantised islands up to `most` as many, where inputs are counted otherwise than by default."""
+    """As many bytes live in numbers; up to `most` as many where the plan joins outputs outside of the arena in a quantised island."""
     subject = read_subject(FitOptions(made, capacity="smallest", io=io))
     whole = max(region.peak for region in subject.regions.whole)
     for share in (0.8, 0.5, 0.3):
@@ -44,7 +44,7 @@ def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.Model
         cut = WrittenSchedule(subject, schedule)
         expected = quick_allocation(cut.opened.unfolded, subject.settings)
         peak = expected.arenas[0].problem.peak[0]
-        assert peak <= placing_problem(subject.regions, schedule).peak[0] <= (1.0 if io == "outputs" else most) * peak
+        assert peak <= placing_problem(subject.regions, schedule).peak[0] <= (most if io == "outside" else 1.0) * peak
         assert abs(cut.arena - expected.size) <= 0.03 * expected.size
 
 

@@ -156,7 +156,7 @@ def test_ends_of_regions_from_which_no_way_leads_on_do_not_end_the_search(monkey
 
     def ways(start: int, stop: int) -> list[RegionCost]:
         tried.append(stop)
-        return [] if start else [RegionCost(start, stop, Cut(1), 1, 0, 2 * (stop - start), 0)]
+        return [] if start else [RegionCost(start, stop, Cut(1), 1, 0, 2 * (stop - start), 0, 2 * (stop - start))]
 
     monkeypatch.setattr(cuts, "of", ways)
     monkeypatch.setattr(PathSearch, "_is_worth", lambda _self, start, stop: stop > start)
@@ -335,7 +335,7 @@ class PricedWay:
         few, many = ((whole * (100 + extra) // 100, nodes) for extra, nodes in [(4, 60), (8, 20)])
         saved = self.prices.macs * 0.04 > self.prices.node * 40
         macs, nodes = few if saved else many
-        return FitSchedule((RegionCost(0, len(self.cuts.regions.network.kernels), Cut(1), 0, macs, nodes, 0),))
+        return FitSchedule((RegionCost(0, len(self.cuts.regions.network.kernels), Cut(1), 0, macs, nodes, 0, nodes),))
 
 
 @pytest.mark.parametrize(
@@ -612,7 +612,7 @@ def test_the_progress_of_the_least_peak_has_the_bytes_that_are_reached() -> None
 
 def test_a_smaller_peak_is_worth_few_nodes_for_few_bytes() -> None:
     def schedule(peak: int, nodes: int) -> FitSchedule:
-        return FitSchedule((RegionCost(0, 1, Cut(1), peak, 0, nodes, 0),))
+        return FitSchedule((RegionCost(0, 1, Cut(1), peak, 0, nodes, 0, nodes),))
 
     assert is_in_proportion(schedule(1000, 2000), schedule(930, 4000))
     assert not is_in_proportion(schedule(1000, 2000), schedule(940, 4000))

@@ -64,7 +64,7 @@ def _long_skips(edit: ModelEdit, regions: Regions, nodes: Mapping[ir.Node, ir.No
     for tensor, maker in regions.makers.items():
         about, node = network.tensors[tensor], made[maker]
         before = _last_before_gap(readers.get(tensor, []))
-        if before is None or node is None or about.size < max(least, 1) or about.is_kept or about.is_inside:
+        if before is None or node is None or about.size < max(least, 1) or about.is_kept:
             continue
         cone = makers_from_narrower(edit, node.outputs[0])
         last = made[before]

@@ -27,7 +27,8 @@ class Effort:
 
     `steps` are for an arena smaller than the best one found so far. `fitting` steps are for one that fits the capacity while none does.
     `closing` steps are for one that is near to the lower bound while none is. A step is a look at a buffer: a million take a fifth of a
-    second, a hundredth with numba. `seconds`, if given, end each search. `progress` receives the steps or seconds used.
+    second, a hundredth with numba. `seconds`, if given, end each search. `progress` receives the steps or seconds used. An arena of
+    `enough` bytes is as good as the smallest.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class Effort:
     seconds: float | None = None
     progress: Progress = field(default=silent, repr=False, compare=False)
     closing: int = 0
+    enough: int = 0
 
     @property
     def budget(self) -> SearchBudget:

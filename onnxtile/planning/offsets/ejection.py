@@ -55,15 +55,16 @@ class EjectionSearch:
         )
         self._known: dict[int, PartConflicts] = {}
 
-    def lowered(self, offsets: Sequence[int], budget: SearchBudget) -> tuple[int, ...]:
+    def lowered(self, offsets: Sequence[int], budget: SearchBudget, enough: int = 0) -> tuple[int, ...]:
         """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
 
-        Targets between the lower bound and the arena are tried by bisection; the capacity first, where it may still be met.
+        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity first,
+        where it may still be met.
         """
         problem, best = self._problem, tuple(offsets)
         low, high, left = problem.lower_bound, size_of(problem, best), _MOST
         capacity = problem.capacity
-        while left > 0 and budget.is_left and (high - low) * _FINE > problem.lower_bound:
+        while left > 0 and budget.is_left and high > enough and (high - low) * _FINE > problem.lower_bound:
             is_wanted = capacity is not None and low <= capacity < high
             target = capacity if is_wanted and capacity is not None else (low + high) // 2
             lower, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
@@ -113,16 +114,16 @@ class EjectionSearch:
         unit, last = int(self._units[buffer]), target - int(self._sizes[buffer])
         if last < 0:
             return None
-        kept = is_placed[near.owner]
+        kept = is_placed[near.owner].nonzero()[0]
         owner = near.owner[kept]
-        low, high = near.low[kept] + offsets[owner], near.high[kept] + offsets[owner]
-        choices = np.concatenate(([0, last & -unit], (high + unit - 1) & -unit, low & -unit))
+        base = offsets[owner]
+        low, high = near.low[kept] + base, near.high[kept] + base
+        choices = np.concatenate(((0, last & -unit), (high + unit - 1) & -unit, low & -unit))
         choices = choices[(choices >= 0) & (choices <= last)]
-        worth = self._worth[owner] * tries[owner]
-        costs = _overlapping(choices, low, high, worth)
-        least = np.flatnonzero(costs == costs.min())
+        costs = _overlapping(choices, low, high, self._worth[owner] * tries[owner])
+        least = (costs == costs.min()).nonzero()[0]
         offset = int(choices[least[int(generator.random() * len(least))]])
-        return offset, np.unique(owner[(low < offset) & (offset < high)]).tolist()
+        return offset, sorted(set(owner[(low < offset) & (offset < high)].tolist()))
 
     def _conflicts(self, buffer: int) -> PartConflicts:
         if buffer not in self._known:
@@ -139,13 +140,11 @@ class EjectionSearch:
 
 def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
     """Return the worth of the open intervals from `low` to `high` that each of `choices` lies in."""
-    by_low, by_high = np.argsort(low), np.argsort(high)
-    begun = np.concatenate(([0], np.cumsum(worth[by_low])))
-    ended = np.concatenate(([0], np.cumsum(worth[by_high])))
-    sums: Ints = (
-        begun[np.searchsorted(low[by_low], choices, side="left")]
-        - ended[np.searchsorted(high[by_high], choices, side="right")]
-    )
+    by_low, by_high = low.argsort(), high.argsort()
+    begun, ended = np.zeros((2, len(worth) + 1), np.int64)
+    worth[by_low].cumsum(out=begun[1:])
+    worth[by_high].cumsum(out=ended[1:])
+    sums: Ints = begun[low[by_low].searchsorted(choices)] - ended[high[by_high].searchsorted(choices, "right")]
     return sums
 
 

@@ -110,16 +110,24 @@ def place(problem: Problem, effort: Effort) -> Placement:
     budget = effort.budget
     best: Sequence[int] = ()
     size = -1
+
+    def placement(ended: Ended) -> Placement:
+        ended = "lower bound reached" if size == problem.lower_bound else ended
+        return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, ended))
+
     for offsets in _tried(problem, effort):
         reached = size_of(problem, offsets)
         if size < 0 or reached < size:
             best, size = offsets, reached
-        if size == problem.lower_bound:
-            return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "lower bound reached"))
+        if size <= max(problem.lower_bound, effort.enough):
+            return placement("effort")
         if budget.is_late:
-            return Placement(tuple(best), OptimalityProof(problem.lower_bound, problem.bound, "time"))
+            return placement("time")
     if len(problem.buffers) > SKYLINE_FROM and _is_free(problem):
-        best = EjectionSearch(problem).lowered(best, effort.after(budget).budget)
+        best = EjectionSearch(problem).lowered(best, effort.after(budget).budget, effort.enough)
+        size = size_of(problem, best)
+        if size <= effort.enough:
+            return placement("effort")
     return improve(problem, tuple(best), effort.after(budget))
 
 

@@ -44,7 +44,7 @@ from onnxtile.model.load import file_name, load
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import annotate, clear_plan
-from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
+from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import MovementResult
 from onnxtile.report.words import readable
 from onnxtile.shapes.infer import values
@@ -266,7 +266,7 @@ def places_of_inputs(subject: FitSubject, best: WrittenSchedule) -> tuple[InputP
     settings = replace(subject.settings, io="outputs" if is_inside else "inside", overwrite_inputs=not is_inside)
     before = plan_model(*subject.planned.opened, settings).arena_size
     at_most = best.nodes > _PLANNED_TWICE
-    placed = quick_allocation(best.opened.unfolded, settings) if at_most else None
+    placed = best.placed_with(settings) if at_most else None
     after = plan_model(*best.planned.opened, settings).arena_size if placed is None else placed.size
     own = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
     other = InputPlace(not is_inside, before, after, at_most)

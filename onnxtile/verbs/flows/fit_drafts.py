@@ -32,7 +32,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.movement.plan import plan_with_movement
-from onnxtile.planning.offsets.effort import LEVELS, SearchBudget
+from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
 from onnxtile.planning.planner import find_planner
 from onnxtile.planning.result import PlanResult
@@ -139,6 +139,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
+_ROUGHLY = replace(LEVELS["low"], steps=50_000)
+"""The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 _SOON_PLANNED = 1000
 """Nodes of all schedules together, at most, that are planned in full where only gaps keep them from fitting."""
 
@@ -208,10 +210,19 @@ class WrittenSchedule:
     @cached_property
     def allocation(self) -> Allocation:
         """The offsets in the order in which it is written, placed with little effort; it is written before only where it is edited then."""
+        effort = replace(LEVELS["low"], enough=self.subject.capacity or 0)
+        return self.placed(self.subject.settings, self.subject.regions, effort)
+
+    def placed_with(self, settings: PlanSettings) -> Allocation:
+        """Return the offsets with inputs or outputs in another place, as `settings` say, in the order in which it is written."""
+        regions = self.subject.regions
+        return self.placed(settings, Regions(regions.network.placed(settings.io), regions.groups), _ROUGHLY)
+
+    def placed(self, settings: PlanSettings, regions: Regions, effort: Effort) -> Allocation:
+        """Return the offsets in the order in which it is written, placed with some effort."""
         if self.subject.edits_pieces:
-            return quick_allocation(self.opened.unfolded, self.subject.settings)
-        problem = placing_problem(self.subject.regions, self.schedule)
-        return allocate(problem, memories(None), find_planner(self.subject.settings.planner), LEVELS["low"])
+            return quick_allocation(self.opened.unfolded, settings)
+        return allocate(placing_problem(regions, self.schedule), memories(None), find_planner(settings.planner), effort)
 
     @property
     def settled(self) -> WrittenSchedule:
@@ -223,25 +234,33 @@ class WrittenSchedule:
         """The plan of the model, which has passed the check: as `plan` makes it with its defaults, or with little effort."""
         if self.plan_known is None:
             self.subject.options.progress("planning")
-            settings = self.subject.settings
-            if self._needs_little_effort:
-                settings = replace(settings, order="model", effort=LEVELS["low"], bounds_orders=False)
-            elif self.subject.capacity is None and self.nodes > _FULLY_PLANNED:
-                # Its peak is the least that was found, in this order: a search for others takes longer than all else.
-                settings = replace(settings, order="model", bounds_orders=False)
-            return planned_model(self.opened, settings)
+            return planned_model(self.opened, self._settings)
         return self.plan_known
 
     @property
-    def _needs_little_effort(self) -> bool:
-        """Whether no more effort is worth it: so many nodes fit already, or more bytes live at once than may.
+    def _settings(self) -> PlanSettings:
+        """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once.
 
-        Fewer nodes are planned in full: in another order, fewer bytes may live at once.
+        Many are planned in their order where no more effort is worth it: they fit so, or more bytes live at once than may. Without a
+        capacity, the peak is the least that was found, in this order.
         """
-        capacity = self.subject.capacity
-        if capacity is None or self.nodes <= _FULLY_PLANNED:
-            return False
-        return self.arena <= capacity or self.peak > capacity
+        settings, capacity = self.subject.settings, self.subject.capacity
+        if self.nodes <= _FULLY_PLANNED:
+            return settings
+        in_order = replace(settings, order="model", bounds_orders=False)
+        if capacity is None:
+            return in_order
+        if self.arena <= capacity or self.peak > capacity:
+            return replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
+        is_closer = self.closer.size <= capacity
+        return replace(in_order, effort=replace(settings.effort, enough=capacity)) if is_closer else settings
+
+    @cached_property
+    def closer(self) -> Allocation:
+        """The offsets in the order in which it is written, placed with the effort of a plan."""
+        return self.placed(
+            self.subject.settings, self.subject.regions, replace(NORMAL, enough=self.subject.capacity or 0)
+        )
 
     @property
     def plan(self) -> PlanResult:
@@ -457,6 +476,8 @@ class FitAttempts:
         if capacity is None or last.arena <= capacity:
             return capacity is not None
         if last.peak > capacity or last.schedule.nodes > self.left:
+            return False
+        if last.schedule.nodes > _FULLY_PLANNED and last.closer.size > capacity:
             return False
         self.left -= last.schedule.nodes
         return True
