@@ -37,6 +37,7 @@ from onnxtile.system.errors import (
     about_options,
     in_python,
     invalid,
+    nearest,
 )
 from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import silent
@@ -350,9 +351,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
-                raise _misspelled(declaration, given, body.__name__) or TypeError(
-                    f"{body.__name__}() {error}"
-                ) from None
+                message = f"{body.__name__}() {error}"
+                raise _misspelled(declaration, given, body.__name__) or _unfit(message, given, signature) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
@@ -429,6 +429,15 @@ def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageE
     if error is not None:
         reword(error, options(declaration), in_python)
     return error
+
+
+def _unfit(message: str, given: Mapping[str, Any], signature: inspect.Signature) -> TypeError:
+    """Return the error for arguments that a function does not take; it has the name that may be meant."""
+    known = list(signature.parameters)
+    unknown = next((name for name in given if name not in known), None)
+    return TypeError(
+        message if unknown is None else f"{message} ({nearest(unknown, known, 'help() lists what there is')})"
+    )
 
 
 def _doc(text: str, declaration: Any) -> str:

@@ -349,7 +349,8 @@ class _NetworkReader:
         """Return the links of a node whose results all have one axis of rows, or are reduced from rows; None where it is not cut."""
         if node.outputs[0] in self.folded:
             return self.folded[node.outputs[0]].links
-        if has_body(node) or self._may_round(node) or not self._is_alike(node):
+        # The first result may be one that nothing reads, which has no name.
+        if node.outputs[0] not in self.axes or has_body(node) or self._may_round(node) or not self._is_alike(node):
             return None
         links = self._links(node, self.axes[node.outputs[0]])
         if links is None or self._is_summed(links):
@@ -373,7 +374,7 @@ class _NetworkReader:
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
-        axis = self.axes[node.outputs[0]]
+        axis = self.axes.get(node.outputs[0])
         if has_body(node):
             return "it has a body"
         if axis is None:
@@ -381,7 +382,7 @@ class _NetworkReader:
         if not self._is_alike(node):
             return "its results have rows along different axes"
         if self._may_round(node):
-            return "a matrix product of fewer rows may round differently, which --tolerance exact does not allow"
+            return "a matrix product of fewer rows may round differently, and this way to cut keeps every bit"
         if node.op_identifier() in self.model.functions:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         try:
@@ -389,7 +390,7 @@ class _NetworkReader:
         except NotApplicable as error:
             return str(error)
         if self._is_summed(found):
-            return "sums of fewer rows may round differently, which --tolerance exact does not allow"
+            return "sums of fewer rows may round differently, and this way to cut keeps every bit"
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:

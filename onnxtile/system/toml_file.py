@@ -42,12 +42,13 @@ class TomlFile:
         try:
             return schema.model_validate(self.content)
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
+            # A key that is misspelled is said before the one that is missing for it.
+            first = min(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
             # Of a field of several types, pydantic names the one that it tried, too.
             location = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
             name = ".".join(str(part) for part in location)
             hint = None
-            if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            if first["type"] in _UNKNOWN:
                 message, hint = f"unknown key {name!r}", _nearest(location, schema)
             elif first["type"] == "missing":
                 message = f"the field {name!r} is missing"
@@ -56,6 +57,8 @@ class TomlFile:
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
 
 
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+"""What pydantic calls a key that a table does not take."""
 _OF_MODELS = frozenset({".onnx", ".tflite"})
 """Endings of files that are no TOML, however they begin."""
 
@@ -130,16 +133,15 @@ def _depth(content: Any, location: Location) -> int:
 
 
 def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
-    """Return the key that was meant by the last part of `location`, of all that `schema` has; else those that its table takes."""
+    """Return the key that was meant by the last part of `location`, of those that its table takes in `schema`; else all of these."""
     whole = schema.model_json_schema()
-    tables = [whole, *whole.get("$defs", {}).values()]
-    known = sorted(set().union(*map(_keys, tables)))
     inside = list(_referred(whole, whole))
     for part in location[:-1]:  # a part that is no key is a position, or a type that pydantic tried
         inside = [
             one for table in inside for value in _values(table, part) for one in _referred(value, whole)
         ] or inside
-    return nearest(str(location[-1]), known, f"there is {', '.join(sorted(set().union(*map(_keys, inside))))}")
+    known = sorted(set().union(*map(_keys, inside)))
+    return nearest(str(location[-1]), known, f"there is {', '.join(known)}")
 
 
 def _keys(table: Mapping[str, Any]) -> set[str]:

@@ -107,7 +107,9 @@ def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call
 
 
 def test_an_unknown_keyword_names_the_function(model: onnx.ModelProto) -> None:
-    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'alignmnt'"):
+    with pytest.raises(
+        TypeError, match=r"plan\(\) got an unexpected keyword argument 'alignmnt' \(did you mean 'alignment'\?\)"
+    ):
         onnxtile.plan(model, alignmnt=64)  # type: ignore[call-arg]
 
 
