@@ -37,6 +37,7 @@ from onnxtile.system.errors import (
     about_options,
     in_python,
     invalid,
+    nearest,
 )
 from onnxtile.system.limits import RunLimits
 from onnxtile.system.progress import silent
@@ -424,10 +425,13 @@ def _type_text(hint: Any) -> str:
 
 
 def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageError | None:
-    """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
-    error = next((error for name in given if (error := replaced(declaration, name, verb)) is not None), None)
-    if error is not None:
-        reword(error, options(declaration), in_python)
+    """Return the error for the first of the arguments `given` that the verb does not have; None where it has all."""
+    known = parameters(declaration)
+    alien = next((name for name in given if name not in known), None)
+    if alien is None:
+        return None
+    error = replaced(declaration, alien, verb) or UsageError(f"{verb} has no {alien}", hint=nearest(alien, known))
+    reword(error, options(declaration), in_python)
     return error
 
 
