@@ -6,10 +6,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from models.make_transformer import make_transformer
 
 # The time a case takes is the machine's affair; and what fails here fails for everyone.
 settings.register_profile(
@@ -83,6 +86,13 @@ def _packaged(package: str, *parts: str) -> Path:
     return path
 
 
+def docs_script(name: str) -> ModuleType:
+    """Return the module of the script docs/NAME.py, which finds others beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        return importlib.import_module(name)
+
+
 @pytest.fixture(scope="session")
 def transformer() -> Path:
     return MODELS / "transformer.onnx"
@@ -91,12 +101,8 @@ def transformer() -> Path:
 @pytest.fixture(scope="session")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The transformer with one of its twelve blocks, on a quarter of the image, for tests of all that surrounds a model."""
-    spec = importlib.util.spec_from_file_location("make_transformer", MODELS / "make_transformer.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     path = tmp_path_factory.mktemp("shallow") / "transformer.onnx"
-    path.write_bytes(script.make_transformer(blocks=1, image=32).SerializeToString(deterministic=True))
+    path.write_bytes(make_transformer(blocks=1, image=32).SerializeToString(deterministic=True))
     return path
 
 

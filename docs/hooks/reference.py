@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +13,9 @@ _KINDS = ("Functions", "Results", "Errors", "Options")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the reference in the place of its mark; called by mkdocs for each page."""
-    return markdown.replace(MARK, reference()) if MARK in markdown else markdown
+    """Put the reference in the place of its mark and of what follows it; called by mkdocs for each page."""
+    before, mark, _ = markdown.partition(MARK)
+    return before + reference() if mark else markdown
 
 
 def reference() -> str:
@@ -65,19 +65,8 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return an annotation as text: the type alone where it is Annotated."""
-    if not isinstance(annotation, str):
-        return getattr(annotation, "__name__", str(annotation))
-    if annotation == "ModelArgument":
-        return "Source"
-    parsed = ast.parse(annotation, mode="eval").body
-    if (
-        isinstance(parsed, ast.Subscript)
-        and ast.unparse(parsed.value) == "Annotated"
-        and isinstance(parsed.slice, ast.Tuple)
-    ):
-        return ast.unparse(parsed.slice.elts[0])
-    return annotation
+    """Return an annotation as text."""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
 
 
 def _text(value: Any) -> str:

@@ -351,9 +351,8 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
-                raise _misspelled(declaration, given, body.__name__) or TypeError(
-                    f"{body.__name__}() {error}"
-                ) from None
+                message = f"{body.__name__}() {error}"
+                raise _misspelled(declaration, given, body.__name__) or _unfit(message, given, signature) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
@@ -425,14 +424,20 @@ def _type_text(hint: Any) -> str:
 
 
 def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageError | None:
-    """Return the error for the first of the arguments `given` that the verb does not have; None where it has all."""
-    known = parameters(declaration)
-    alien = next((name for name in given if name not in known), None)
-    if alien is None:
-        return None
-    error = replaced(declaration, alien, verb) or UsageError(f"{verb} has no {alien}", hint=nearest(alien, known))
-    reword(error, options(declaration), in_python)
+    """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
+    error = next((error for name in given if (error := replaced(declaration, name, verb)) is not None), None)
+    if error is not None:
+        reword(error, options(declaration), in_python)
     return error
+
+
+def _unfit(message: str, given: Mapping[str, Any], signature: inspect.Signature) -> TypeError:
+    """Return the error for arguments that a function does not take; it has the name that may be meant."""
+    known = list(signature.parameters)
+    unknown = next((name for name in given if name not in known), None)
+    return TypeError(
+        message if unknown is None else f"{message} ({nearest(unknown, known, 'help() lists what there is')})"
+    )
 
 
 def _doc(text: str, declaration: Any) -> str:

@@ -245,7 +245,8 @@ def _proof(
             return proof
     progress("running C, node by node")
     if program.is_rounded:
-        runs = runs[: 1 if tools.runner else RUNS]  # an emulator is slow
+        all_sizes = len(runs) if plan.ranges else RUNS
+        runs = runs[: 1 if tools.runner else all_sizes]  # an emulator is slow
     results = compared_results(program, _NAME, opened, runs, tools, output, coarsest)
     return replace(proof, results=results) if program.is_rounded else proof
 

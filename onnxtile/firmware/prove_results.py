@@ -28,6 +28,7 @@ from onnxtile.firmware.prove import (
 )
 from onnxtile.firmware.write import written
 from onnxtile.model.submodel import exposing
+from onnxtile.model.topology import all_values
 from onnxtile.shapes.opened_calls import Unfolded, fold, written_out
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch
@@ -116,6 +117,8 @@ def _count_as_integers(opened: Unfolded, runs: Sequence[CheckedRun], steps: Sequ
             given = [value for value in given if not is_written_as_constant(value, constants)]
             taken = [value for value in inside.model.graph.inputs if value not in inside.constants]
             names = {inner.name or "": outer.name or "" for inner, outer in zip(taken, given, strict=True)}
+            for value in all_values(inside.model):
+                value.shape = value.shape if value in inside.constants else None  # each run has its own sizes
             islands[name] = exposing(inside.model, [inside.model.graph.outputs[0].name or ""]), names
     operands = dict.fromkeys(name for _, names in islands.values() for name in names.values())
     values = list(_values(opened, operands, runs)) if islands else []

@@ -349,7 +349,8 @@ class _NetworkReader:
         """Return the links of a node whose results all have one axis of rows, or are reduced from rows; None where it is not cut."""
         if node.outputs[0] in self.folded:
             return self.folded[node.outputs[0]].links
-        if has_body(node) or self._may_round(node) or not self._is_alike(node):
+        # The first result may be one that nothing reads, which has no name.
+        if node.outputs[0] not in self.axes or has_body(node) or self._may_round(node) or not self._is_alike(node):
             return None
         links = self._links(node, self.axes[node.outputs[0]])
         if links is None or self._is_summed(links):
@@ -373,7 +374,7 @@ class _NetworkReader:
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
-        axis = self.axes[node.outputs[0]]
+        axis = self.axes.get(node.outputs[0])
         if has_body(node):
             return "it has a body"
         if axis is None:

@@ -159,7 +159,7 @@ def _hand_over(regions: Regions, region: RegionCost, trace: RegionTrace) -> str:
 
 @dataclass(frozen=True)
 class Obstacle(JsonFields):
-    """The reason why nothing smaller was found: the peak of the smallest plan, the kernel that runs there, and what lives then.
+    """The reason why nothing smaller was found: the peak of the smallest plan, the `kernel` that runs there, and what lives then.
 
     `nodes` are the kernels that are cut together with this one. `tensors` have the bytes that live there, as they lie in the plan: those of
     whole tensors, or of their pieces; together they are the peak. `reasons` say how the kernel is cut, and which kernels around it are not

@@ -15,6 +15,7 @@ from math import ceil, inf, log2, pow
 from time import monotonic
 from typing import TypeAlias
 
+from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.live_bytes import ALIGNMENT, Overload
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import (
@@ -837,12 +838,12 @@ def descent(
     is_bounded = most is not None
     for target in (wanted,) if is_bounded or not wanted.extra_macs else (replace(wanted, extra_macs=0.0), wanted):
         for smaller in _descent(regions, best, target, progress, most):
-            if is_bounded or _is_in_proportion(best, smaller):
+            if is_bounded or is_in_proportion(best, smaller):
                 best = smaller
                 yield best
 
 
-def _is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
+def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
     """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least.
 
     Any saving is enough for one of few nodes.
@@ -856,10 +857,12 @@ def _descent(
     regions: Regions, best: FitSchedule, wanted: FitTarget, progress: Progress, most: int | None
 ) -> Iterator[FitSchedule]:
     """Yield schedules with ever smaller peaks below the `best` known one, within a budget, until `most` kernels were counted."""
-    ways = (PathSearch, PiecesSearch)
+    ways, least = (PathSearch, PiecesSearch), _least(regions, wanted)
     for capacity in rungs_below(regions, best.peak):
         if capacity >= best.peak:
             continue
+        if capacity < least:
+            break
         schedule = None if _is_spent(regions, wanted, most) else _within(regions, capacity, wanted, ways, progress, 1)
         if schedule is None:
             break
@@ -869,11 +872,16 @@ def _descent(
     for depth in depths(len(regions.network.kernels)):
         regions.is_cut_short = False
         for way in ways:
-            for smaller in _smaller(regions, best, wanted, way, progress, depth, most):
+            for smaller in _smaller(regions, best, wanted, way, progress, depth, most, least):
                 best = smaller
                 yield best
         if not regions.is_cut_short or _is_spent(regions, wanted, most):
             return
+
+
+def _least(regions: Regions, wanted: FitTarget) -> int:
+    """Return bytes that no schedule goes below: the floor, where it is counted at once, as it is without a budget."""
+    return regions.least if wanted.extra_macs > 0 else max(floor_of(regions).bytes, regions.least)
 
 
 def _is_spent(regions: Regions, wanted: FitTarget, most: int | None) -> bool:
@@ -950,9 +958,13 @@ def _smaller(
     progress: Progress,
     depth: int,
     most: int | None,
+    least: int,
 ) -> Iterator[FitSchedule]:
-    """Yield schedules below the `best` known one, to within 1% of the least peak, by bisection, until `most` kernels were counted."""
-    low, high = max(min(regions.live_sizes), regions.least - 1), best.peak
+    """Yield schedules below the `best` known one, to within 1% of the least peak, by bisection, until `most` kernels were counted.
+
+    No schedule takes less than `least` bytes.
+    """
+    low, high = max(min(regions.live_sizes), least - 1), best.peak
     is_whole = best.is_whole
     while high - low > max(high // 100, 1):
         if _is_spent(regions, wanted, most):

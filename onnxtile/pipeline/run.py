@@ -16,7 +16,7 @@ from onnxtile.declare.option import declared
 from onnxtile.declare.verb import Outcome, VerbResult
 from onnxtile.pipeline.budgets import Baseline, Judged, figures, read_baseline
 from onnxtile.pipeline.file import REPORT, Destination, Pipeline, apart, from_file, make_folders, remove_stale
-from onnxtile.pipeline.step import ModelSoFar, StepResult
+from onnxtile.pipeline.step import ModelSoFar, PipelineStep, StepResult
 from onnxtile.pipeline.workers import Workers
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, error_line
@@ -108,8 +108,7 @@ def _applied(
         for path in destination.files(pipeline, source)[1:]:
             require_writable(path, source=source)
     for step in pipeline.steps:
-        with pipeline.limits.held():
-            done = step.apply(state)
+        done = _done(step, state, pipeline.limits)
         results.append((step.name, done.content))
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
@@ -122,6 +121,16 @@ def _applied(
         return report
     _write(state, target, files, destination.force)
     return replace(report, written=(*_models(state, target), *sorted(files)))
+
+
+def _done(step: PipelineStep, state: ModelSoFar, limits: RunLimits) -> StepResult:
+    """Return what a step did, within `limits`. Raises OnnxtileError, which names the step."""
+    with limits.held():
+        try:
+            return step.apply(state)
+        except OnnxtileError as error:
+            error.say(f"{step.name}: {error.message}", error.hint)
+            raise
 
 
 def _next_state(state: ModelSoFar, done: StepResult) -> ModelSoFar:

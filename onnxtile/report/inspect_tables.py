@@ -20,6 +20,7 @@ from onnxtile.report.table import (
     line,
     places,
     rest_of,
+    some_of,
     table,
     table_of,
 )
@@ -30,6 +31,8 @@ from onnxtile.system.text import as_csv, without_numbers
 _ROWS = 20
 """Rows of unknown sizes and of kept activations that are shown; --json has them all."""
 
+_PRODUCTS = 5
+"""Counts by operator in a row of the table of the model."""
 _LONGEST_FORMULA = 50
 """Characters of a formula in the table of operators."""
 
@@ -50,7 +53,7 @@ def for_inspect(result: ResultJson) -> list[Table | Text]:
         parts.append(line(f"body {name}, each time it runs: {body['total']:,} MACs ({work}), FLOPs {flops}"))
     unknown, open_ = _unknown(result), result["open"]
     if unknown and _is_open(result):
-        parts.append(line(f"the table of nodes has their work where sizes are bound: give {' '.join(open_)}"))
+        parts.append(line(f"the work of a node needs bound sizes: give {' '.join(open_)}"))
         unknown = []
     for title, remarks in (("not known", unknown), ("contradictions", result["conflicts"])):
         if remarks:
@@ -130,6 +133,8 @@ _TITLES = {
 
 def _nodes(result: ResultJson) -> list[Table | Text]:
     """Return the table of all nodes, with their modules where the names do not have them; or that of the nodes that cost most."""
+    if "top" in result and _is_open(result):
+        return []
     if "top" in result:
         return _top(result["top"])
     nodes, columns = result["nodes"], dict(_NODES)
@@ -387,7 +392,8 @@ def _kept_bytes(kept: ResultJson) -> Iterable[tuple[str, int | None]]:
 
 
 def _products(work: ResultJson) -> str:
-    return ", ".join(f"{op} {count:,}" for op, count in work.items()) or "0"
+    """Return the first of the counts, the largest; the table of operators has all."""
+    return some_of([f"{op} {count:,}" for op, count in work.items()], _PRODUCTS) or "0"
 
 
 def _tensor(tensor: ResultJson) -> str:

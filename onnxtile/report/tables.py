@@ -521,7 +521,12 @@ def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
 
 _SHOWN = 8
 """Tensors that are listed where nothing fits; --json has them all."""
-_STEPS: dict[str, Shown] = {"what was cut": "text", "peak": "peak", "extra MACs": "extra_macs", "nodes": "pieces"}
+_STEPS: dict[str, Shown] = {
+    "what was cut or rewritten": "text",
+    "peak": lambda step: step["peak"] or "",  # a rewrite, which has no cost of its own
+    "extra MACs": lambda step: step["extra_macs"] if step["peak"] else "",
+    "nodes": lambda step: step["pieces"] or "",
+}
 
 
 def for_fit(result: ResultJson) -> list[Table | Text]:
@@ -544,6 +549,9 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
     tables: list[Table | Text] = [
         table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
     ]
+    if result["fits"] and result.get("capacity"):
+        name, capacity = result["capacity"]["name"], result["capacity"]["bytes"]
+        tables.append(line(f"fits: {after['arena']:,} of the {capacity:,} bytes of {name}"))
     tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
     tables += [line(_stream_text(stream)) for stream in result.get("streamed") or ()]
     tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]

@@ -46,20 +46,24 @@ class TomlFile:
         try:
             return schema.model_validate(self.content)
         except pydantic.ValidationError as error:
-            # What is there and wrong says more than what is missing for it.
-            first = min(error.errors(), key=lambda fault: "missing" in fault["type"])
+            # A key that is misspelled is said before the one that is missing for it.
+            first = min(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
             # Of a field of several types, pydantic names the one that it tried, too.
             location = tuple(part for part in first["loc"] if part != "[key]" and not str(part).startswith("function-"))
             # A position is no part of a file: the line says which table of several it is.
             name = ".".join(part for part in location if isinstance(part, str))
             hint = None
-            if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            if first["type"] in _UNKNOWN:
                 message, hint = f"unknown key {name!r}", _nearest(location, schema)
             elif "missing" in first["type"]:
                 message = f"the field {name!r} is missing"
             else:
                 message = (f"field {name!r}: " if name else "") + _fault(first)
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
+
+
+_UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+"""What pydantic calls a key that a table does not take."""
 
 
 _WANTED = {

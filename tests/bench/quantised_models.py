@@ -20,7 +20,8 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from tests.bench.commands import OWN, ROOT, Ran, ran
+from models import make_quantised
+from tests.bench.commands import OWN, Ran, ran
 from tests.bench.ideal_arena import ideal, tensor_sizes
 from tests.bench.tables import Rows, Table
 
@@ -115,15 +116,10 @@ def measured(file: Path, onnxsim: str | None, runs: int) -> Sequence[object]:
 
 def quantiser() -> Callable[[Path, str, Path], None]:
     """Return the function that writes a model in a form to a file, which is empty where there is no such form of the model."""
-    script = ROOT / "models" / "make_quantised.py"
-    spec = importlib.util.spec_from_file_location("make_quantised", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
     def quantise(source: Path, form: str, target: Path) -> None:
         try:
-            module.quantise(source, form, target)
+            make_quantised.quantise(source, form, target)
             onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
         except Exception as error:  # the quantiser fails, or writes what onnxruntime refuses
             print(f"{source.stem} {form}: the quantiser fails: {error}", file=sys.stderr)

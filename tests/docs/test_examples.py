@@ -18,9 +18,9 @@ import pytest
 import onnxtile
 from onnxtile import cli
 from onnxtile.cli.app import verbs
+from tests.conftest import ROOT, docs_script
 from tests.fitting.networks import inverted_residuals
 
-ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -184,10 +184,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 
 def test_the_reference_has_every_name_of_the_library() -> None:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "hooks" / "reference.py")
-    assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    hook = docs_script("hooks.reference")
     page = hook.on_page_markdown((ROOT / "docs" / "reference.md").read_text())
     for name in set(onnxtile.__all__) - {"Source", "__version__"}:
         assert f"### {name}\n" in page, name

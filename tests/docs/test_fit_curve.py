@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, docs_script
 
 POINTS = [
     {"arena": 1_244_160, "macs": 1000, "estimated": False},
@@ -19,11 +18,7 @@ POINTS = [
 @pytest.fixture(scope="module", name="script")
 def fixture_script() -> ModuleType:
     """The script that draws it."""
-    spec = importlib.util.spec_from_file_location("fit_curve", ROOT / "docs" / "fit_curve.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("fit_curve")
 
 
 def test_the_page_shows_the_picture(script: ModuleType) -> None:

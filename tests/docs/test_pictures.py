@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+from tests.conftest import ROOT, docs_script
+
+DOCS = ROOT / "docs"
 LARGEST = 100_000
 
 
@@ -17,13 +18,7 @@ LARGEST = 100_000
 def _script() -> ModuleType:
     pytest.importorskip("PIL.Image", reason="pillow is not installed")
     pytest.importorskip("resvg_py", reason="the extra 'pictures' is not installed")
-    spec = importlib.util.spec_from_file_location("docs_pictures", DOCS / "pictures.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, spec.name, module)
-        spec.loader.exec_module(module)
-    return module
+    return docs_script("pictures")
 
 
 def test_the_page_shows_the_pictures_of_the_script(script: ModuleType) -> None:

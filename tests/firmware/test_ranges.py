@@ -23,6 +23,7 @@ from onnxtile.system.errors import UsageError
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
+from onnxtile.firmware import prove_results
 from onnxtile.firmware.at_sizes import over_sizes
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
 from onnxtile.firmware.program import KernelCall
@@ -112,14 +113,28 @@ def test_a_program_runs_at_the_ends_of_its_ranges_and_between(
     assert made.proof.equal and made.proof.runs == runs
 
 
+def quantised_over_rows(folder: Path, form: str) -> onnx.ModelProto:
+    proto = onnx.load(quantised(folder, form))
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
+    del proto.graph.value_info[:]
+    return proto
+
+
+@needs_cc
+def test_results_a_step_off_are_compared_with_operators_on_integers_at_all_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove_results, "_how", lambda *_: prove_results._STEP)
+    made = built(quantised_over_rows(tmp_path, "qdq"), {"rows": "8:12"})
+    assert made.proof.results is not None and made.proof.results.integers >= made.proof.runs > 3
+
+
 @needs_cc
 @pytest.mark.parametrize("form", ["qoperator", "qdq"])
 def test_a_quantised_network_runs_in_integers_at_all_sizes(form: str, tmp_path: Path) -> None:
-    proto = onnx.load(quantised(tmp_path, form))
-    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
-    del proto.graph.value_info[:]
-    made = built(proto, {"rows": "8:12"})
+    made = built(quantised_over_rows(tmp_path, form), {"rows": "8:12"})
     assert made.proof.equal and made.proof.results is not None and made.proof.results.one_step == 0
+    assert made.proof.results.count % made.proof.runs == 0 and made.proof.results.count > 3 * made.proof.runs
 
 
 @needs_cc

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import onnxtile
+from models.make_mobilenet_v2 import mobilenet_v2
 from onnxtile.arena.run import ArenaVerdict
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
@@ -36,7 +36,6 @@ from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_sub
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
-from tests.conftest import ROOT
 from tests.fitting.networks import branches, inverted_residuals, model, written_peak
 from tests.fitting.test_quantised import quantised
 from tests.fitting.test_search import regions
@@ -373,12 +372,7 @@ ESTIMATES = [
 
 def _mobilenet(width: float, size: int) -> onnx.ModelProto:
     """Return MobileNetV2 with random weights and a batch of 1."""
-    spec = importlib.util.spec_from_file_location("make_mobilenet_v2", ROOT / "models" / "make_mobilenet_v2.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model: onnx.ModelProto = module.mobilenet_v2(size, width=width, seed=0)
-    return model
+    return mobilenet_v2(size, width=width, seed=0)
 
 
 @pytest.mark.filterwarnings("ignore:.*constants alone in the new model")

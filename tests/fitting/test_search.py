@@ -21,10 +21,10 @@ from onnxtile.fitting.search import (
     PiecesSearch,
     RegionCuts,
     SearchEffort,
-    _is_in_proportion,
     _priced,
     all_effort,
     descent,
+    is_in_proportion,
     search,
     search_within,
     smallest_peak,
@@ -614,11 +614,11 @@ def test_a_smaller_peak_is_worth_few_nodes_for_few_bytes() -> None:
     def schedule(peak: int, nodes: int) -> FitSchedule:
         return FitSchedule((RegionCost(0, 1, Cut(1), peak, 0, nodes, 0, nodes),))
 
-    assert _is_in_proportion(schedule(1000, 2000), schedule(930, 4000))
-    assert not _is_in_proportion(schedule(1000, 2000), schedule(940, 4000))
-    assert _is_in_proportion(schedule(1000, 4000), schedule(999, 4000))
-    assert not _is_in_proportion(schedule(1000, 100), schedule(700, 10_000))
-    assert _is_in_proportion(schedule(1000, 100), schedule(999, 2000)), "so many nodes are few"
+    assert is_in_proportion(schedule(1000, 2000), schedule(930, 4000))
+    assert not is_in_proportion(schedule(1000, 2000), schedule(940, 4000))
+    assert is_in_proportion(schedule(1000, 4000), schedule(999, 4000))
+    assert not is_in_proportion(schedule(1000, 100), schedule(700, 10_000))
+    assert is_in_proportion(schedule(1000, 100), schedule(999, 2000)), "so many nodes are few"
 
 
 def test_what_is_too_large_is_reported_with_the_budget_of_products() -> None:

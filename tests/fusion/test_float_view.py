@@ -1,6 +1,5 @@
 """Patterns of float operators are found in each form of quantised model, and the sites are those of the float model."""
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.make_quantised import quantise
 from onnxtile import api
 from onnxtile.fusion.float_view import float_view
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from tests.conftest import MODELS
 
 FORMS = [
     *("qdq", "qdq-per-channel", "qdq-u8s8"),
@@ -98,12 +97,8 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=FORMS)
 def quantised(request: pytest.FixtureRequest, block: Path) -> Path:
     """Return the file of the block in one of the forms of quantised models."""
-    spec = importlib.util.spec_from_file_location("make_quantised", MODELS / "make_quantised.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     file = block.with_name(f"{request.param}.onnx")
-    script.quantise(block, request.param, file)
+    quantise(block, request.param, file)
     return file
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 
+from models.make_mobilenet_v2 import mobilenet_v2
 from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.model.load import load
 
@@ -30,9 +30,4 @@ def _graph() -> Callable[..., Inspection]:
 
 @pytest.fixture(scope="session", name="mobilenet")
 def _mobilenet() -> onnx.ModelProto:
-    spec = importlib.util.spec_from_file_location("make_mobilenet_v2", ROOT / "models" / "make_mobilenet_v2.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model: onnx.ModelProto = module.mobilenet_v2()
-    return model
+    return mobilenet_v2()

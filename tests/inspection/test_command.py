@@ -64,11 +64,12 @@ def test_of_open_sizes_the_figures_are_formulas(run: Run, model: Path, tmp_path:
     onnx.save(proto, tmp_path / "open.onnx")
     code, out, _ = run("inspect", tmp_path / "open.onnx")
     assert code == 0
-    assert "\nthe table of nodes has their work where sizes are bound: give --dim batch=N --dim height=N\n" in out
+    assert "\nthe work of a node needs bound sizes: give --dim batch=N --dim height=N\n" in out
     assert re.search(r"Conv +52 +formula in --json +formula in --json ", out)
     assert re.search(r"Gemm +1 +1,280,000·batch ", out)
     assert re.search(r"Flatten +1 +0 +0 ", out)
     assert "?" not in out
+    assert "kinds of nodes" not in run("inspect", tmp_path / "open.onnx", "--top", "3")[1]
 
 
 def test_an_open_batch_is_1_in_figures_and_a_name_in_formulas(run: Run, model: Path) -> None:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT, docs_script
+
 sympy: Any = importlib.import_module("sympy")
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(name="script", scope="module")
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_lowering_obligations", DOCS / "lowering_obligations.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        patch.syspath_prepend(str(DOCS))
-        spec.loader.exec_module(module)
-    return module
+    return docs_script("lowering_obligations")
 
 
 @pytest.fixture(name="formulas", scope="module")

@@ -1,8 +1,6 @@
 """The script that quantises models, and what plan makes of a model in each of its forms."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,17 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.make_quantised import quantise
 from onnxtile import api
 from tests import build
-from tests.conftest import MODELS
-
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_quantised", MODELS / "make_quantised.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _network(file: Path) -> Path:
@@ -50,7 +40,7 @@ def _network(file: Path) -> Path:
 @pytest.mark.parametrize("form", ["qdq", "qdq-u8s8", "qoperator", "dynamic", "int4", "int4-qdq"])
 def test_a_model_in_each_form_is_planned_and_run(form: str, tmp_path: Path) -> None:
     source, target = _network(tmp_path / "float.onnx"), tmp_path / "quantised.onnx"
-    _script().quantise(source, form, target)
+    quantise(source, form, target)
     planned, floats = api.plan(target), api.plan(source)
     assert planned.verdict is not None and planned.verdict.equal
     assert planned.plan.unplanned == ()
@@ -73,7 +63,7 @@ def test_a_transposed_weight_that_the_model_computes_is_quantised(tmp_path: Path
     shape = numpy_helper.from_array(np.asarray([8, 16]), "shape")
     graph = helper.make_graph(nodes, "g", given, made, [shape], value_info=described)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
-    _script().quantise(source, "dynamic", target)
+    quantise(source, "dynamic", target)
     assert "MatMulInteger" in {node.op_type for node in onnx.load(target).graph.node}
 
 
@@ -114,7 +104,7 @@ def test_qoperator_and_qdq_forms_need_the_same_arena(tmp_path: Path) -> None:
     """The quantiser leaves the division, ConvTranspose and BatchNormalization in float where it writes QLinear operators."""
     source, arenas = _gated(tmp_path / "float.onnx"), {}
     for form in ("qdq", "qoperator"):
-        _script().quantise(source, form, tmp_path / f"{form}.onnx")
+        quantise(source, form, tmp_path / f"{form}.onnx")
         planned = api.plan(tmp_path / f"{form}.onnx")
         assert planned.verdict is not None and planned.verdict.equal
         arenas[form] = planned.plan.arena_size
@@ -147,7 +137,7 @@ def test_residuals_that_are_sums_are_quantised_in_both_forms(tmp_path: Path) -> 
     """A float sum of many quantised tensors needs the bytes of all of them, in every plan that keeps its bits."""
     source, arenas = _residuals(tmp_path / "float.onnx"), {}
     for form in ("qdq", "qoperator"):
-        _script().quantise(source, form, tmp_path / f"{form}.onnx")
+        quantise(source, form, tmp_path / f"{form}.onnx")
         arenas[form] = api.plan(tmp_path / f"{form}.onnx", io="outside").plan.arena_size
     assert arenas["qoperator"] <= 1.01 * arenas["qdq"]
 
@@ -210,7 +200,7 @@ def _kinds(file: Path) -> tuple[Path, set[str]]:
 
 def test_every_kind_of_operator_that_the_quantiser_leaves_is_an_island(tmp_path: Path) -> None:
     source, kinds = _kinds(tmp_path / "float.onnx")
-    _script().quantise(source, "qdq", tmp_path / "qdq.onnx")
+    quantise(source, "qdq", tmp_path / "qdq.onnx")
     fused = api.fuse(tmp_path / "qdq.onnx", ["quantised"])
     left = {node.op_type for node in fused.model.graph} & kinds
     assert fused.verdict is not None and fused.verdict.equal

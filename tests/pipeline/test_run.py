@@ -25,6 +25,7 @@ from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.list import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions
+from tests.build import parsed
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'
 STEPS = """
@@ -121,6 +122,18 @@ def test_a_dry_run_writes_nothing(pipeline: Callable[[str], Pipeline], model: Pa
     before = sorted(tmp_path.iterdir())
     assert run_one(made, model, Destination(dry_run=True)).passed
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_failure_names_its_step_and_what_needs_no_pattern(
+    pipeline: Callable[[str], Pipeline], tmp_path: Path
+) -> None:
+    graph = "g (float[2,4] x, float[4] s) => (float[2,4] y) { y = LayerNormalization (x, s) }"
+    onnx.save(parsed(graph), tmp_path / "net.onnx")
+    fused = pipeline('[[steps]]\ndo = "fuse"\npatterns = ["LayerNorm"]')
+    report = run_one(fused, tmp_path / "net.onnx", Destination(dry_run=True))
+    assert report.error == "fuse: no match (already one node: LayerNormalization 1)"
+    planned = pipeline('[[steps]]\ndo = "plan"\ncapacity = 1')
+    assert str(run_one(planned, tmp_path / "net.onnx", Destination(dry_run=True)).error).startswith("plan: ")
 
 
 @pytest.fixture

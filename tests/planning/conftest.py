@@ -127,6 +127,15 @@ class Case:
         return arena_run(self.model, result, self.shapes, self.constants, wanted=wanted)
 
 
+def proved(text: str, **options: Any) -> PlanResult:
+    """Return a plan that the check and a run inside the arena have confirmed."""
+    case = Case.of(text)
+    result = case.plan(**options)
+    verdict = case.run(result)
+    assert verdict.equal, verdict
+    return result
+
+
 def rows(result: PlanResult) -> dict[str, PlannedBuffer]:
     """Return the buffers of a plan by name."""
     return {buffer.name: buffer for buffer in result.buffers}

@@ -13,7 +13,7 @@ from onnxtile.arena.memory import ByteArray
 from onnxtile.operators.row import No
 from onnxtile.operators.table import operators
 from onnxtile.system.runtime import Array, Binding, Session
-from tests.planning.conftest import Case, aliases, rows
+from tests.planning.conftest import Case, aliases, proved, rows
 
 SHAPES = [(3,), (2, 5, 7), (1, 8, 28, 28), (37, 500)]
 NORMS = {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization", "BatchNormalization"}
@@ -381,11 +381,7 @@ def attribute(attributes: Mapping[str, Any]) -> str:
 
 def planned(text: str, **options: Any) -> dict[str, str]:
     """Return who owns whose bytes in a plan that a run inside the arena has confirmed."""
-    case = Case.of(text)
-    result = case.plan(**options)
-    verdict = case.run(result)
-    assert verdict.equal, verdict
-    return aliases(result)
+    return aliases(proved(text, **options))
 
 
 def test_a_dead_operand_is_written_over_and_a_live_one_is_not() -> None:

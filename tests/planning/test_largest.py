@@ -298,9 +298,10 @@ def test_the_hint_adds_weights_that_lie_in_another_memory() -> None:
     with pytest.raises(Infeasible) as failed:
         onnxtile.plan(weighted(), capacity="6KiB", largest="rows")
     least, with_weights = map(int, re.findall(r"\d+", failed.value.hint or ""))
-    assert onnxtile.plan(weighted(), capacity=least, largest="rows", verify=False).largest.size == 1
+    smallest = onnxtile.plan(weighted(), capacity=least, largest="rows", verify=False)
     found = onnxtile.plan(weighted(), capacity=with_weights, largest="rows", verify=False)
-    assert found.largest.needed.weights == with_weights - 6 * 1024
+    assert smallest.largest is not None and smallest.largest.size == 1
+    assert found.largest is not None and found.largest.needed.weights == with_weights - 6 * 1024
     assert found.plan.arena_size <= 6 * 1024
 
 

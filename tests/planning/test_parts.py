@@ -21,19 +21,9 @@ from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.aliases import MOST_RUNS, LayoutFacts, spans_read
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from onnxtile.tiling.limits import Limits
-from tests.planning.conftest import Case, aliases, rows
-
-
-def planned(text: str) -> PlanResult:
-    """Return a plan that a run inside the arena has confirmed."""
-    case = Case.of(text)
-    result = case.plan()
-    verdict = case.run(result)
-    assert verdict.equal, verdict
-    return result
+from tests.planning.conftest import Case, aliases, proved, rows
 
 
 def joined(shape: str, axis: int, result: str) -> str:
@@ -52,7 +42,7 @@ def joined(shape: str, axis: int, result: str) -> str:
     [("1,4,5,5", 1, "1,8,5,5"), ("3,4,5,5", 0, "6,4,5,5"), ("1,1,5,5", 2, "1,1,10,5"), ("1,1,1,5", 3, "1,1,1,10")],
 )
 def test_operands_are_written_into_the_result(shape: str, axis: int, result: str) -> None:
-    found = planned(joined(shape, axis, result))
+    found = proved(joined(shape, axis, result))
     half = rows(found)["a"].size
     assert aliases(found) == {"a": "c", "b": "c", "y": "c"}
     assert [rows(found)[name].offset for name in "abc"] == [0, half, 0]
@@ -63,14 +53,14 @@ def test_operands_are_written_into_the_result(shape: str, axis: int, result: str
     ("shape", "axis", "result"), [("2,4,5,5", 1, "2,8,5,5"), ("1,4,5,5", 2, "1,4,10,5"), ("1,1,2,5", -1, "1,1,2,10")]
 )
 def test_operands_whose_bytes_are_not_in_one_piece_are_copied(shape: str, axis: int, result: str) -> None:
-    found = planned(joined(shape, axis, result))
+    found = proved(joined(shape, axis, result))
     half = rows(found)["a"].size
     assert aliases(found) == {"y": "c"}
     assert found.copies == CopyCount(0, 0, 2, 2 * half)
 
 
 def test_an_operand_that_is_given_twice_is_copied_once() -> None:
-    found = planned("""
+    found = proved("""
     twice (float[4,5] x) => (float[12,5] y) { a = Exp(x) b = Sin(x) c = Concat<axis = 0>(a, b, a) y = Softmax(c) }
     """)
     assert aliases(found)["a"] == "c"
@@ -78,7 +68,7 @@ def test_an_operand_that_is_given_twice_is_copied_once() -> None:
 
 
 def test_constants_and_inputs_are_copied() -> None:
-    found = planned("""
+    found = proved("""
     outer (float[1,5] x) => (float[3,5] y) <float[1,5] w = {1.0, 2.0, 3.0, 4.0, 5.0}> {
       a = Exp(x)
       y = Concat<axis = 0>(x, a, w)
@@ -89,7 +79,7 @@ def test_constants_and_inputs_are_copied() -> None:
 
 
 def test_a_chain_of_joins_lies_in_one_buffer_and_every_link_stays_readable() -> None:
-    found = planned("""
+    found = proved("""
     dense (float[1,4,5,5] x) => (float[1,16,5,5] y) {
       a = Exp(x)
       b = Sin(a)
@@ -118,14 +108,14 @@ cut (float[6,4] x, float[4,4] w) => (float[2,4] y, float[2,4] z, float[1,2] s) {
 
 
 def test_results_of_split_and_slice_are_read_in_place() -> None:
-    found = planned(CUTS)
+    found = proved(CUTS)
     offsets = {name: rows(found)[name].offset - rows(found)["a"].offset for name in ("p", "q", "r", "piece")}
     assert offsets == {"p": 0, "q": 32, "r": 64, "piece": 68}
     assert (found.copies.avoided, found.copies.remaining) == (4, 0)
 
 
 def test_a_cut_in_part_of_the_rows_is_copied() -> None:
-    found = planned(
+    found = proved(
         "cols (float[6,4] x) => (float[6,2] y, float[6,2] z) { a = Exp(x) y, z = Split<axis = 1, num_outputs = 2>(a) }"
     )
     assert aliases(found) == {}
@@ -133,7 +123,7 @@ def test_a_cut_in_part_of_the_rows_is_copied() -> None:
 
 
 def test_slices_with_steps_or_bounds_from_the_outside_are_copied() -> None:
-    found = planned("""
+    found = proved("""
     steps (float[6,4] x, int64[1] from) => (float[3,4] y, float[N,4] z) {
       a = Exp(x)
       first = Constant<value = int64[1] {0}>()
@@ -147,7 +137,7 @@ def test_slices_with_steps_or_bounds_from_the_outside_are_copied() -> None:
 
 
 def test_negative_and_excessive_bounds_are_those_of_the_specification() -> None:
-    found = planned("""
+    found = proved("""
     bounds (float[6,4] x) => (float[2,4] y) {
       a = Exp(x)
       from = Constant<value = int64[1] {-2}>()
@@ -162,7 +152,7 @@ def test_negative_and_excessive_bounds_are_those_of_the_specification() -> None:
 
 
 def test_a_part_that_is_written_over_leaves_the_others_as_they_are() -> None:
-    found = planned("""
+    found = proved("""
     apart (float[4,4] x) => (float[2,4] y, float[2,4] z) {
       a = Exp(x)
       p, q = Split<axis = 0, num_outputs = 2>(a)
@@ -174,7 +164,7 @@ def test_a_part_that_is_written_over_leaves_the_others_as_they_are() -> None:
 
 
 def test_a_whole_that_is_read_later_keeps_its_parts_as_they_are() -> None:
-    found = planned("""
+    found = proved("""
     later (float[4,4] x) => (float[2,4] y, float[4,4] z) {
       a = Exp(x)
       p, q = Split<axis = 0, num_outputs = 2>(a)
@@ -187,7 +177,7 @@ def test_a_whole_that_is_read_later_keeps_its_parts_as_they_are() -> None:
 
 
 def test_views_stand_between_parts() -> None:
-    found = planned("""
+    found = proved("""
     views (float[1,4,4] x) => (float[8,4] y) {
       flat = Constant<value = int64[2] {4, 4}>()
       a = Exp(x)
@@ -232,7 +222,7 @@ def test_joining_never_raises_the_peak() -> None:
     }
     """
     case = Case.of(text)
-    assert planned(text).peak <= case.plan_views().peak
+    assert proved(text).peak <= case.plan_views().peak
 
 
 def test_only_the_rules_that_are_asked_for_are_used() -> None:

@@ -16,12 +16,11 @@ from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.planner import Placement, Planner
 from onnxtile.planning.planners.exact import BEST
 from onnxtile.planning.planners.heuristics import NAIVE
-from onnxtile.planning.result import PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.formats.to_html import FORMAT as HTML
 from onnxtile.report.formats.to_svg import SVG
 from onnxtile.report.layout import arenas
-from tests.planning.conftest import Case, rows
+from tests.planning.conftest import Case, proved, rows
 
 ROWS = 4
 TILE = 1024
@@ -38,15 +37,6 @@ def sliced(taken: range) -> str:
       a = Sin(x) {steps} y = Concat<axis = 0>({joined})
     }}
     """
-
-
-def proved(text: str, **options: Any) -> PlanResult:
-    """Return a plan that the check and a run have confirmed."""
-    case = Case.of(text)
-    result = case.plan(**options)
-    verdict = case.run(result)
-    assert verdict.equal, verdict
-    return result
 
 
 def test_rows_go_into_the_result_as_they_are_made_and_die_as_they_are_read() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxtile.report import tables
-from onnxtile.report.table import endings, short, table
+from onnxtile.report.table import endings, places, short, table
 from onnxtile.report.tables import for_lowered
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
@@ -188,6 +188,30 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
         ["chain", "512", "7,000"],
     ]
     assert "live" not in rendered("tile", {**result, "verdict": None, "sites": []})
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["b.0.x", "b.1.x", "b.2.x", "head"], "b.{0..2}.x, head"),
+        (["b.3.1", "b.3.2", "b.4.0"], "b.3.{1,2}, b.4.0"),
+        (["b.3/b.3.1", "b.3/b.3.2", "b.4/b.4.1", "b.4/b.4.2"], "b.{3,4}/b.{3,4}.{1,2}"),
+        (["b.0.n5", "b.1.n17", "b.2.n29"], "b.0.n5, b.1.n17 and 1 more"),
+        (["a1", "a1"], "a1"),
+    ],
+)
+def test_names_that_differ_in_numbers_stand_for_all_combinations(names: list[str], shown: str) -> None:
+    assert places(names) == shown
+
+
+def test_explain_has_a_line_for_operators_that_the_model_lacks() -> None:
+    reason = {"variant": 1, "nodes": 1, "part": "Add", "reason": "Mul 'm' is not Add", "roots": ["c"]}
+    start = {"variant": 1, "missing": ["Add"], "operators": ["Conv"], "nodes": 1}
+    result = {"pattern": "P", "matches": [], "earlier": [], "repeated": 0, "causes": [], "fused": 0, "already": {}}
+    text = rendered("explain", {**result, "reasons": [reason], "beginnings": [start]})
+    assert "variant 1 needs Add, which the model does not have" in text and "partial matches" not in text
+    text = rendered("explain", {**result, "reasons": [reason], "beginnings": [{**start, "missing": []}]})
+    assert "Mul 'm' is not Add" in text and "does not have" not in text
 
 
 def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_compare_nothing() -> None:

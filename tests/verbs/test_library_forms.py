@@ -106,15 +106,11 @@ def test_errors_of_the_work_speak_of_parameters_too(model: onnx.ModelProto, call
     assert all(word in said for word in words) and "--" not in said, said
 
 
-def test_an_unknown_keyword_names_the_function_and_what_was_meant(model: onnx.ModelProto) -> None:
-    with pytest.raises(UsageError, match="plan has no alignmnt") as caught:
+def test_an_unknown_keyword_names_the_function(model: onnx.ModelProto) -> None:
+    with pytest.raises(
+        TypeError, match=r"plan\(\) got an unexpected keyword argument 'alignmnt' \(did you mean 'alignment'\?\)"
+    ):
         onnxtile.plan(model, alignmnt=64)  # type: ignore[call-arg]
-    assert caught.value.hint == "did you mean 'alignment'?"
-
-
-def test_a_missing_argument_is_pythons_error() -> None:
-    with pytest.raises(TypeError, match=r"plan\(\) missing a required argument: 'model'"):
-        onnxtile.plan()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ def fit(options: FitOptions) -> FittedModel:
 def _next_step(options: FitOptions, fitted: FittedModel) -> str:
     """Return what may help where nothing fits. A larger budget does not help where the bound of the search ended it."""
     blocked = fitted.blocked_by
-    if blocked is not None and blocked.search == "floor":
+    memory = options.memory
+    if blocked is not None and (blocked.search == "floor" or (memory is not None and memory[1] < blocked.floor)):
         return f"give --capacity of at least {blocked.floor:,} bytes"
     if options.memories is not None:
         return f"give the fast memory {fitted.after.arena:,} bytes"

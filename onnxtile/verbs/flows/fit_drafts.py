@@ -20,7 +20,7 @@ from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
-from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, search, search_within
+from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, is_in_proportion, search, search_within
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import wrap, write
 from onnxtile.fusion.fuse import fuse
@@ -509,7 +509,7 @@ _KERNELS = 60_000
 def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
     """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
 
-    Where none fits, those of the least peak, if below the arena.
+    Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough for their nodes.
     """
     best: FitSubject | None = None
     least, before = subject.before.arena, (0, 0)
@@ -519,11 +519,12 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
         peak = uncut_peak(edited.regions.network)
         if wanted.capacity is None or peak <= wanted.capacity:
             peak = edited.whole.peak
-        if peak < least:
+        is_worth = wanted.capacity is not None or best is None or is_in_proportion(best.whole, edited.whole)
+        if peak < least and is_worth:
             best, least = edited, peak
         elif best is not None:
             break
-        if is_settled(before, (count, peak), wanted.capacity):
+        if is_settled(before, (count, peak), wanted.capacity) or wanted.is_late:
             break
         before = count, peak
     return best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -145,7 +145,13 @@ def run(options: FuseOptions) -> Outcome:
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
         return Outcome(result, "fuse", result.model)
     note = "error: no pattern that was named matches, so nothing is written (--explain NAME says why)"
-    return Outcome(result, "", reason="no match", note=note)
+    return Outcome(result, "", reason=_no_match(result.patterns), note=note)
+
+
+def _no_match(patterns: Sequence[PatternResult]) -> str:
+    """Return that no pattern matches, and what does the work of the meta-ops already."""
+    already = [f"{operator} {count:,}" for pattern in patterns for operator, count in pattern.already.items()]
+    return "no match" + (f" (already one node: {', '.join(already)})" if already else "")
 
 
 # Undo what fuse did.

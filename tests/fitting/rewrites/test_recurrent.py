@@ -123,3 +123,10 @@ def test_a_layer_of_two_directions_or_of_states_alone_stays_whole() -> None:
     layer.attribute.pop()
     layer.output[0] = ""
     assert not is_recurrent(next(node for node in ir.from_proto(proto).graph if node.name == "layer"))
+
+
+def test_a_layer_whose_first_result_has_no_name_is_a_kernel() -> None:
+    proto = layers("GRU", "again = Relu(hn) out = MatMul(again, end)")
+    next(node for node in proto.graph.node if node.name == "layer").output[:] = ["", "hn"]
+    fitted = onnxtile.fit(proto, capacity="smallest")
+    assert fitted.fits and fitted.after.arena <= fitted.before.arena

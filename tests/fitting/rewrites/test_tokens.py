@@ -12,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from onnxtile.fitting import search as fitting_search
 from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import Overload, uncut_peak
 from onnxtile.fitting.network import Network
@@ -194,8 +195,8 @@ def test_exact_leaves_tokens_whole() -> None:
 
 @pytest.mark.parametrize("tolerance", [None, "exact"])
 def test_only_a_tolerance_that_was_given_is_in_the_way(tolerance: Literal["exact"] | None) -> None:
-    subject = read_subject(FitOptions(block(), capacity=TOKENS * WIDTH * 4 + 64, tolerance=tolerance, verify=False))
-    blocked = attempt(subject.options, subject).blocked_by
+    wanted = FitOptions(block(), capacity=TOKENS * WIDTH * 4 + 64, tolerance=tolerance, verify=False)
+    blocked = attempt(wanted, read_subject(wanted)).blocked_by
     assert blocked is not None
     assert any("--tolerance exact" in reason for reason in blocked.reasons) == (tolerance is not None), blocked
 
@@ -246,6 +247,28 @@ g (float[1,4,48,48] image) => (float[1,37,24] y) {
 def test_no_more_pieces_are_tried_where_no_number_of_them_fits(found: tuple[int, int], settled: bool) -> None:
     # The line through 800 bytes for 2 pieces and 600 (500) for 4 ends at 400 (200) bytes.
     assert fitting_tokens.is_settled((2, 800), found, 399 if found[1] == 600 else 400) is settled
+
+
+def pieces(fitted: onnxtile.FittedModel) -> int:
+    """Return in how many pieces the tokens of a model were cut; 1 where they were not."""
+    texts = (step.rewrite for step in fitted.steps if step.kind == "tokens")
+    return next((int(text.split()[2]) for text in texts), 1)
+
+
+def test_no_more_pieces_are_tried_after_the_end_of_the_time() -> None:
+    late = onnxtile.fit(block(), capacity="smallest", budget="10%,1ms", verify=False)
+    assert late.after.arena < late.before.arena
+    assert pieces(late) == 2 < pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+
+
+def test_more_pieces_count_for_the_smallest_arena_only_where_they_save_enough_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+    monkeypatch.setattr(fitting_search, "_FEW_NODES", 0)
+    monkeypatch.setattr(fitting_search, "_PROPORTION", 1.0)
+    # Twice the nodes would have to save half of the bytes.
+    assert pieces(onnxtile.fit(block(), capacity="smallest", verify=False)) < most
 
 
 def test_packed_products_are_taken_apart_before_regions_are_cut() -> None:
