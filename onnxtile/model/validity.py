@@ -275,12 +275,19 @@ def _check(proto: onnx.ModelProto) -> None:
         oddities = runnable_oddities(proto)
         if not oddities:
             reason = str(error).split("==> Context", maxsplit=1)[0]
-            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=_too_new(proto)) from None
         for oddity in oddities:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
     require_few_empty_turns(proto)
+
+
+def _too_new(proto: onnx.ModelProto) -> str | None:
+    """Return the hint for a model whose opset is newer than those that the checker knows; None for any other."""
+    version, newest = _versions(proto).get("", 0), onnx.defs.onnx_opset_version()
+    known = f"onnx {onnx.__version__} knows opsets up to {newest}"
+    return f"the model has opset {version}, and {known}: export it with one of these" if version > newest else None
 
 
 def _light(proto: onnx.ModelProto) -> onnx.ModelProto:
