@@ -113,6 +113,7 @@ def for_demo(result: ResultJson) -> list[Table | Text]:
     ]
     return [
         table_of("a small vision transformer: fused, then tiled, each planned and verified", _DEMO, stages),
+        line("tiles: those in the bodies of meta-ops; each body counts once, however many nodes call it"),
         line("activations: bytes without sharing; arena: bytes with sharing, where a kernel does each whole meta-op"),
         line(
             "with insides: the arena where the nodes inside meta-ops run one by one; for such hardware, plan without fuse"

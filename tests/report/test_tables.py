@@ -357,6 +357,7 @@ def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
         "onnxtile verify m.onnx m.fused.planned.onnx",
     ]
     assert "out/m.fused.plan.html" in text
+    assert "each body counts once" in text, "the tiles that run are more"
 
 
 def test_equal_cells_of_a_table_are_held_once() -> None:
