@@ -62,6 +62,16 @@ def in_words(formula: str) -> str:
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+def ranges_in_words(ranges: Mapping[str, tuple[int, int]]) -> str:
+    """Return the ranges of dimensions: "batch 1 to 4, seq 1 to 64"."""
+    return ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items())
+
+
+def arena_in_words(formula: Mapping[str, Any]) -> str:
+    """Return the bytes of an arena at any size: the pieces of its scaled offsets, or of fixed ones where there are no scaled offsets."""
+    return " or ".join(map(in_words, (formula["scaled"] or formula["fixed"])["pieces"]))
+
+
 # The headline of a plan: the model, its inputs, the size of the arena, the savings by sharing, and the proof.
 
 _INPUTS = 3
@@ -111,7 +121,16 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
     size = sum(arena["size"] for arena in plan["arenas"])
     capacities = [arena.get("capacity") for arena in plan["arenas"]]
     limit = f" of {readable(sum(capacities))}" if capacities and None not in capacities else ""
-    yield "arenas" if len(plan["arenas"]) > 1 else "arena", f"{readable(size)}{limit}"
+    ranges = plan.get("ranges")
+    name = "arenas" if len(plan["arenas"]) > 1 else "arena"
+    yield f"{name} at the largest sizes" if ranges else name, f"{readable(size)}{limit}"
+    if ranges:
+        yield "sizes", f"all of {ranges_in_words(ranges)}"
+    formulas = plan.get("formulas") or ()
+    for formula in formulas:
+        text = arena_in_words(formula)
+        of = f" of {formula['name']}" if len(formulas) > 1 else ""
+        yield f"bytes{of} at all sizes{', the largest of' if ' or ' in text else ''}", text
     held = [row["bytes"] for row in plan.get("insides") or () if not row["in_arena"] and row["bytes"] is not None]
     if held:
         yield "inside one meta-op, not in the arena", f"up to {readable(max(held))}"

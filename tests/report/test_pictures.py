@@ -183,6 +183,12 @@ def test_a_name_is_shortened_from_its_start() -> None:
     assert shortened("/model/attention/q_proj/MatMul", "", 18) == "…/q_proj/MatMul"
 
 
+def test_the_ending_of_a_quantiser_is_no_part_of_a_short_name() -> None:
+    assert shortened("/blocks.1.1/conv_dw/Conv_output_0_QuantizeLinear_Output", "", 25) == "/blocks.1.1/conv_dw/Conv"
+    assert shortened("input.1_QuantizeLinear_Output", "", 10) == "input.1"
+    assert shortened("/gate/Mul_output_0_DequantizeLinear_Output", "", 12) == "/gate/Mul"
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [
@@ -301,6 +307,16 @@ def test_figures_have_units_and_are_left_out_where_a_plan_has_none() -> None:
     assert headline(other, "file").title == "file"
     limited = {**other, "arenas": [{"name": "a", "size": 8, "capacity": 2048}]}
     assert headline(limited, "").figures == (("arena", "8 bytes of 2 KiB"),)
+
+
+def test_the_headline_of_a_range_says_its_sizes_and_the_formula() -> None:
+    fixed, scaled = {"pieces": ["8*seq + 2048"]}, {"pieces": ["8*seq**2", "64*seq + 64"]}
+    plan = {**bare([row("a", 0, 8, 0, 0)]), "optimal": False, "ranges": {"batch": [1, 4], "seq": [1, 2048]}}
+    at = (("arena at the largest sizes", "8 bytes"), ("sizes", "all of batch 1 to 4, seq 1 to 2,048"))
+    one = headline({**plan, "formulas": [{"name": "arena", "fixed": fixed, "scaled": None}]}, "").figures
+    assert one == (*at, ("bytes at all sizes", "8·seq + 2,048"))
+    two = headline({**plan, "formulas": [{"name": name, "fixed": fixed, "scaled": scaled} for name in "ab"]}, "")
+    assert two.figures[2] == ("bytes of a at all sizes, the largest of", "8·seq² or 64·seq + 64")
 
 
 def test_inputs_are_named_with_type_and_shape() -> None:

@@ -162,6 +162,7 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     one = {"tile": [8, 4, 8], "order": "mnk", "nodes": 20, "bytes_moved": 1200, "held": 96}
     other = {**one, "nodes": 7, "bytes_moved": 90_000}
     choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [other, one]}
+    choice["limited_by"] = {"m": "memory", "k": None, "n": "max"}
     sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [2, 2, 2], "matmuls": 8}
     tiled = [{"node": "a", **sizes, "choice": choice}, {"node": "b", **sizes, "choice": None}]
     peaks = {"sum": {"model": 7000, "layers": 640}, "chain": {"model": 7000, "layers": 512}}
@@ -178,6 +179,7 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
         "1,200",
         "1,000",
         "1.200",
+        "memory M, max N",
         "nodes against bytes: a",
         "90,000",
         "too small",
@@ -217,6 +219,7 @@ def test_explain_has_a_line_for_operators_that_the_model_lacks() -> None:
 def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_compare_nothing() -> None:
     one = {"tile": [50, 2, 96, 1, 1], "order": "mnk", "nodes": 9, "held": 1008, "bytes_moved": 1200}
     choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [one]}
+    choice["limited_by"] = {"groups": None, "rows": "max", "columns": "m", "channels": None, "filters": None}
     cuts = {"groups": 50, "rows": 2, "columns": 96, "channels": 1, "filters": 1}
     sizes = {"op": "Conv", "m": 16, "k": 8, "n": 16, "grid": [1, 2, 1], "matmuls": 8}
     result = {"tiled": [{"node": "a", **sizes, "choice": choice, "cuts": cuts}], "skipped": []}
@@ -224,6 +227,7 @@ def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_com
     shown = {**result, "nodes_before": 3, "nodes_after": 40, "verdict": None, "sites": [], "peaks": peaks}
     text = rendered("tile", shown)
     assert "4×1×2×1" in text, "the stretches of groups come first, and the product is the number of tiles"
+    assert "max rows, m columns" in text
     assert "a tile of a convolution is groups×rows×columns×channels×filters" in text
     assert "nodes against bytes" not in text
     assert "however partial sums are added: 640 inside tiled layers, 7,000 in the main graph" in text

@@ -391,7 +391,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
-    return best and replace(best, floor=floor.bytes), is_cut_short
+    return best and replace(best.settled, floor=floor.bytes), is_cut_short
 
 
 def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:
