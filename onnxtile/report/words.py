@@ -91,8 +91,8 @@ class Headline:
 def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Headline:
     """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
 
-    With the plan `before`, which is in the same picture, the head says what became of the arena: "5.74 MiB → 490 KiB". The proof is that of
-    `plan` alone: a model that is cut otherwise may take less.
+    With the plan `before`, which is in the same picture, the head says what became of the arena: "5.74 MiB → 490 KiB". All other
+    figures are those of `plan`, the proof too: a model that is cut otherwise may take less.
     """
     inputs = plan.get("inputs") or ()
     named = [f"{tensor['name']} {tensor_type(tensor)}" for tensor in inputs[:_INPUTS]]
@@ -101,7 +101,7 @@ def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Head
     if before is not None:
         label, text = figures[0]
         figures[0] = (label, f"{readable(sum(arena['size'] for arena in before['arenas']))} → {text}")
-        figures = [("proof of the plan after" if label == "proof" else label, text) for label, text in figures]
+        figures[1:] = [(f"{label}, after", text) for label, text in figures[1:]]
     return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 

@@ -332,7 +332,7 @@ def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
     figures = headline(proved, "", large).figures
     assert (figures[0], figures[-1]) == (
         ("arena", "2 KiB → 8 bytes"),
-        ("proof of the plan after", "smallest of any order"),
+        ("proof, after", "smallest of any order"),
     )
 
 

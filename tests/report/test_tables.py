@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxtile.report import tables
-from onnxtile.report.table import endings, places, short, table
+from onnxtile.report.table import as_html, endings, places, short, table
 from onnxtile.report.tables import for_lowered
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
@@ -403,3 +403,9 @@ def test_sites_that_were_not_run_alone_are_named() -> None:
 def test_without_lowering_there_is_no_table() -> None:
     assert for_lowered({"lowered": []}) == []
     assert for_lowered({}) == []
+
+
+@pytest.mark.parametrize(("rows", "shown", "left"), [(12, 12, ""), (13, 13, ""), (14, 12, "and 2 more rows")])
+def test_a_table_of_a_notebook_hides_no_single_row(rows: int, shown: int, left: str) -> None:
+    html = as_html([table("t", ("name",), [(f"r{i}",) for i in range(rows)])])
+    assert html.count("<td") == shown and (left in html) and ("more" in html) == bool(left)
