@@ -60,6 +60,8 @@ def _run() -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _failed("interrupted", None, INTERRUPTED)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer has caught it first
+            return READER_GONE
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
