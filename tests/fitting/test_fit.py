@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -233,17 +234,27 @@ def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smalle
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
 
 
-def test_a_schedule_with_gaps_is_planned_in_full_before_a_smaller_one_is_sought(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("few", "gaps", "left"), [(500, 0, 1000), (0, 1 << 20, 1000), (0, 0, 0)])
+def test_a_schedule_with_gaps_is_planned_before_a_smaller_one_is_sought(
+    few: int, gaps: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also one of many nodes whose gaps in its own order only a plan of other orders may close."""
     monkeypatch.setattr(WrittenSchedule, "arena", property(lambda self: self.allocation.size + (1 << 20)))
+    closer = WrittenSchedule.closer.func  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        WrittenSchedule, "closer", property(lambda self: SimpleNamespace(size=closer(self).size + gaps))
+    )
+    monkeypatch.setattr(fit_attempts, "_FULLY_PLANNED", few)
+    monkeypatch.setattr(fit_attempts, "_SOON_PLANNED", left)
     sought: list[int | None] = []
 
-    def counted(regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule:
+    def counted(way: Any, regions: Regions, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
         sought.append(wanted.capacity)
-        return search(regions, wanted, progress)
+        found: FitSchedule | None = way(regions, wanted, progress)
+        return found
 
-    monkeypatch.setattr(fit_attempts, "search", counted)
+    for name in ("search", "search_within"):
+        monkeypatch.setattr(fit_attempts, name, partial(counted, getattr(fit_attempts, name)))
     assert onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False).fits
     assert sought == [10 << 10]
 

@@ -476,9 +476,11 @@ class FitAttempts:
         capacity = self.wanted.capacity
         if capacity is None or last.arena <= capacity:
             return capacity is not None
-        if last.peak > capacity or last.schedule.nodes > self.left:
+        if last.peak > capacity:
             return False
-        if last.schedule.nodes > _FULLY_PLANNED and last.closer.size > capacity:
+        if last.nodes > _FULLY_PLANNED and last.closer.size <= capacity:
+            return True  # in its own order, where little is left to plan
+        if last.schedule.nodes > self.left:
             return False
         self.left -= last.schedule.nodes
         return True
