@@ -267,6 +267,14 @@ def _written(
         raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 
 
+def _advice(proto: onnx.ModelProto) -> str | None:
+    """Return what to do about an input or output without a shape, which the checker does not name; None where all have one."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            return f"declare a shape for {value.name!r}; its dimensions may be open"
+    return None
+
+
 def _check(proto: onnx.ModelProto) -> None:
     require_bounded_calls(proto)
     try:
@@ -275,7 +283,7 @@ def _check(proto: onnx.ModelProto) -> None:
         oddities = runnable_oddities(proto)
         if not oddities:
             reason = str(error).split("==> Context", maxsplit=1)[0]
-            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}") from None
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=_advice(proto)) from None
         for oddity in oddities:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
