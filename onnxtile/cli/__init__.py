@@ -24,6 +24,9 @@ from onnxtile.system.registry import defer
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
 
+READER_GONE = 141
+"""The exit code of a command whose output nobody reads any more, as shells have it: 128 and the number of SIGPIPE."""
+
 _DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
 """Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
 
@@ -57,13 +60,15 @@ def _run() -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _failed("interrupted", None, INTERRUPTED)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer has caught it first
+            return READER_GONE
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
         gone = _replaced(error)
         return _failed(_usage_of(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
-        return 1
+        return READER_GONE
     except Exception as error:
         if "--debug" in sys.argv:
             raise

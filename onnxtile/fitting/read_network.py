@@ -382,7 +382,7 @@ class _NetworkReader:
         if not self._is_alike(node):
             return "its results have rows along different axes"
         if self._may_round(node):
-            return "a matrix product of fewer rows may round differently, and this way to cut keeps every bit"
+            return "a matrix product of fewer rows may round differently, which --tolerance exact does not allow"
         if node.op_identifier() in self.model.functions:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         try:
@@ -390,7 +390,7 @@ class _NetworkReader:
         except NotApplicable as error:
             return str(error)
         if self._is_summed(found):
-            return "sums of fewer rows may round differently, and this way to cut keeps every bit"
+            return "sums of fewer rows may round differently, which --tolerance exact does not allow"
         return "it reads another axis of an operand than the one that is cut"
 
     def _windows(self, node: ir.Node) -> tuple[AxisLink, ...]:

@@ -313,13 +313,13 @@ def _example_shape(value: ir.Value, named: Mapping[str, int]) -> str:
 
 
 def _example_size(value: ir.Value, axis: int) -> int:
-    """Return a size that is usual: a batch of 1, an image of 224, 64 tokens, 512 samples of a sound."""
+    """Return a size that is usual: a batch of 1, an image of 224 whose height and width are open, 64 tokens, 512 samples of a sound."""
     assert value.shape is not None
     rank = len(value.shape)
     is_last = axis == rank - 1
     if axis == 0 or (not is_last and not _name(value.shape[axis]) and rank < 4):
         return 1
-    if rank == 4 and axis > 1:
+    if rank == 4 and axis > 1 and not any(isinstance(dim, int) for dim in value.shape[2:]):
         return 224
     return 512 if is_last and value.dtype is not None and value.dtype.is_floating_point() else 64
 

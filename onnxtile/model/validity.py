@@ -267,7 +267,7 @@ def _written(
         raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 
 
-def _advice(proto: onnx.ModelProto) -> str | None:
+def _shapeless(proto: onnx.ModelProto) -> str | None:
     """Return what to do about an input or output without a shape, which the checker does not name; None where all have one."""
     for value in (*proto.graph.input, *proto.graph.output):
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
@@ -283,12 +283,20 @@ def _check(proto: onnx.ModelProto) -> None:
         oddities = runnable_oddities(proto)
         if not oddities:
             reason = str(error).split("==> Context", maxsplit=1)[0]
-            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=_advice(proto)) from None
+            hint = _too_new(proto) or _shapeless(proto)
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=hint) from None
         for oddity in oddities:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
     require_few_empty_turns(proto)
+
+
+def _too_new(proto: onnx.ModelProto) -> str | None:
+    """Return the hint for a model whose opset is newer than those that the checker knows; None for any other."""
+    version, newest = _versions(proto).get("", 0), onnx.defs.onnx_opset_version()
+    known = f"onnx {onnx.__version__} knows opsets up to {newest}"
+    return f"the model has opset {version}, and {known}: export it with one of these" if version > newest else None
 
 
 def _light(proto: onnx.ModelProto) -> onnx.ModelProto:

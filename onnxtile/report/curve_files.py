@@ -161,7 +161,7 @@ def _drawn(result: ResultJson, title: str = "", tall: float = _HIGH) -> bytes:
         diagrams.append(Diagram.of_marks(label, marks, top, tall))
         parts += [*diagrams[-1].grid(), *diagrams[-1].curve(marks)]
     hollow = " (hollow points: estimated)" if any(point["estimated"] for point in points) else ""
-    parts += diagrams[-1].arenas(f"arena{hollow}")
+    parts += diagrams[-1].arenas(f"arena, logarithmic{hollow}")
     return drawn(diagrams, parts)
 
 

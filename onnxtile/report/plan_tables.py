@@ -11,7 +11,7 @@ from onnxtile.declare.plan_document import FIXED
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
 from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, tables_of
-from onnxtile.report.words import in_words, is_kept, smallest_of
+from onnxtile.report.words import arena_in_words, in_words, is_kept, ranges_in_words, smallest_of
 
 # The states of a plan, as a table and in words.
 
@@ -244,7 +244,7 @@ def _ranges(result: ResultJson) -> Iterator[tuple[str, object]]:
     ranges = result.get("ranges")
     if not ranges:
         return
-    yield "sizes", "all of " + ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items())
+    yield "sizes", f"all of {ranges_in_words(ranges)}"
     yield "figures", "those of the largest sizes"
     if all(arena["capacity"] is not None for arena in result["arenas"]) and not result["unplanned"]:
         yield "capacity", "FITS at all sizes"
@@ -258,9 +258,7 @@ def open_sizes(result: ResultJson) -> Iterator[tuple[str, object]]:
     sizes = ", ".join(f"{name}={size}" for name, size in taken["sizes"].items())
     text = f"{sizes}, which the file leaves open ({taken['options']})"
     for arena in taken["formulas"]:
-        ends = ", ".join(f"{name} {low} to {high}" for name, (low, high) in taken["ranges"].items())
-        least = arena["fixed"] if arena["scaled"] is None else arena["scaled"]
-        text += f"; {' or '.join(map(in_words, least['pieces']))} bytes at {ends}"
+        text += f"; {arena_in_words(arena)} bytes at {ranges_in_words(taken['ranges'])}"
     yield "sizes", text
 
 

@@ -299,16 +299,21 @@ def _line_html(text: Text) -> str:
 
 
 def _table_html(table: Table) -> str:
-    left = table.row_count - _NOTEBOOK_ROWS
+    left = table.row_count - _rows_shown(table)
     more = f"<p>and {left:,} more rows; to_dict() has them all</p>" if left > 0 else ""
     return f"<table>{''.join(_rows_html(table))}</table>{more}"
+
+
+def _rows_shown(table: Table) -> int:
+    """Return how many rows are shown: one more than usual where it is the last, as a line about it takes as much room."""
+    return _NOTEBOOK_ROWS + (table.row_count == _NOTEBOOK_ROWS + 1)
 
 
 def _rows_html(table: Table) -> Iterator[str]:
     if table.title:
         yield f'<caption style="text-align:left"><b>{escape(str(table.title))}</b></caption>'
     yield f"<tr>{''.join(_cell_html('th', column.header, 'left') for column in table.columns)}</tr>"
-    for row in islice(zip(*(column.cells for column in table.columns), strict=True), _NOTEBOOK_ROWS):
+    for row in islice(zip(*(column.cells for column in table.columns), strict=True), _rows_shown(table)):
         cells = (_cell_html("td", cell, column.justify) for cell, column in zip(row, table.columns, strict=True))
         yield f"<tr>{''.join(cells)}</tr>"
 

@@ -113,6 +113,7 @@ def for_demo(result: ResultJson) -> list[Table | Text]:
     ]
     return [
         table_of("a small vision transformer: fused, then tiled, each planned and verified", _DEMO, stages),
+        line("tiles: those in the bodies of meta-ops; each body counts once, however many nodes call it"),
         line("activations: bytes without sharing; arena: bytes with sharing, where a kernel does each whole meta-op"),
         line(
             "with insides: the arena where the nodes inside meta-ops run one by one; for such hardware, plan without fuse"
@@ -321,12 +322,13 @@ _BOUND: dict[str, Shown] = {
     "lower bound": lambda choice: "" if choice["lower_bound"] is None else f"{choice['lower_bound']:,.0f}",
     "ratio": lambda choice: "" if choice["ratio"] is None else f"{choice['ratio']:.3f}",
 }
-_CHOSEN = {**_CHOICE, **_BOUND}
+_LIMITS: dict[str, Shown] = {"limited by": lambda choice: _limited_by(choice["limited_by"])}
+_CHOSEN = {**_CHOICE, **_BOUND, **_LIMITS}
 _LEVELS: dict[str, Shown] = {
     **{name: name for name in ("where", "count", "level")},
     **{name: shown for name, shown in _CHOICE.items() if name != "nodes"},
     **_BOUND,
-    "limited by": lambda level: _limited_by(level["limited_by"]),
+    **_LIMITS,
 }
 
 
@@ -414,11 +416,11 @@ def _levels(choices: Iterable[ResultJson]) -> list[ResultJson]:
 
 
 def _limited_by(limits: Mapping[str, str | None]) -> str:
-    """Return the limits that cut axes, each with those axes: "max M K, memory N"."""
+    """Return the limits that cut axes, each with those axes: "max M K, memory N", "m columns"."""
     axes: dict[str, list[str]] = {}
     for axis, limit in limits.items():
         if limit is not None:
-            axes.setdefault(limit, []).append(axis.upper())
+            axes.setdefault(limit, []).append(axis.upper() if len(axis) == 1 else axis)
     return ", ".join(" ".join((limit, *letters)) for limit, letters in axes.items())
 
 

@@ -62,6 +62,16 @@ def in_words(formula: str) -> str:
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+def ranges_in_words(ranges: Mapping[str, tuple[int, int]]) -> str:
+    """Return the ranges of dimensions: "batch 1 to 4, seq 1 to 64"."""
+    return ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items())
+
+
+def arena_in_words(formula: Mapping[str, Any]) -> str:
+    """Return the bytes of an arena at any size: the pieces of its scaled offsets, or of fixed ones where there are no scaled offsets."""
+    return " or ".join(map(in_words, (formula["scaled"] or formula["fixed"])["pieces"]))
+
+
 # The headline of a plan: the model, its inputs, the size of the arena, the savings by sharing, and the proof.
 
 _INPUTS = 3
@@ -81,8 +91,8 @@ class Headline:
 def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Headline:
     """Return the headline of `plan`; `title` is used where the plan names no model. Figures that a plan does not have are left out.
 
-    With the plan `before`, which is in the same picture, the head says what became of the arena: "5.74 MiB → 490 KiB". The proof is that of
-    `plan` alone: a model that is cut otherwise may take less.
+    With the plan `before`, which is in the same picture, the head says what became of the arena: "5.74 MiB → 490 KiB". All other
+    figures are those of `plan`, the proof too: a model that is cut otherwise may take less.
     """
     inputs = plan.get("inputs") or ()
     named = [f"{tensor['name']} {tensor_type(tensor)}" for tensor in inputs[:_INPUTS]]
@@ -91,7 +101,7 @@ def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Head
     if before is not None:
         label, text = figures[0]
         figures[0] = (label, f"{_sizes(before, limits=False)} → {text}")
-        figures = [("proof of the plan after" if label == "proof" else label, text) for label, text in figures]
+        figures[1:] = [(f"{label}, after", text) for label, text in figures[1:]]
     return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
 
@@ -109,7 +119,16 @@ def tensor_type(row: Mapping[str, Any]) -> str:
 
 def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
     size = sum(arena["size"] for arena in plan["arenas"])
-    yield "arenas" if len(plan["arenas"]) > 1 else "arena", _sizes(plan)
+    ranges = plan.get("ranges")
+    name = "arenas" if len(plan["arenas"]) > 1 else "arena"
+    yield f"{name} at the largest sizes" if ranges else name, _sizes(plan)
+    if ranges:
+        yield "sizes", f"all of {ranges_in_words(ranges)}"
+    formulas = plan.get("formulas") or ()
+    for formula in formulas:
+        text = arena_in_words(formula)
+        of = f" of {formula['name']}" if len(formulas) > 1 else ""
+        yield f"bytes{of} at all sizes{', the largest of' if ' or ' in text else ''}", text
     held = [row["bytes"] for row in plan.get("insides") or () if not row["in_arena"] and row["bytes"] is not None]
     if held:
         yield "inside one meta-op, not in the arena", f"up to {readable(max(held))}"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pydantic
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, nearest
 from onnxtile.system.files import require_readable
+
+if TYPE_CHECKING:
+    import pydantic_core
 
 Location = Sequence[str | int]
 """The path of a value in a file: keys of tables, positions in arrays."""
@@ -45,20 +49,40 @@ class TomlFile:
             # A key that is misspelled is said before the one that is missing for it.
             first = min(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
             # Of a field of several types, pydantic names the one that it tried, too.
-            location = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
-            name = ".".join(str(part) for part in location)
+            location = tuple(part for part in first["loc"] if part != "[key]" and not str(part).startswith("function-"))
+            # A position is no part of a file: the line says which table of several it is.
+            name = ".".join(part for part in location if isinstance(part, str))
             hint = None
             if first["type"] in _UNKNOWN:
                 message, hint = f"unknown key {name!r}", _nearest(location, schema)
-            elif first["type"] == "missing":
+            elif "missing" in first["type"]:
                 message = f"the field {name!r} is missing"
             else:
-                message = (f"field {name!r}: " if name else "") + first["msg"].removeprefix("Value error, ")
+                message = (f"field {name!r}: " if name else "") + _fault(first)
             raise self.kind(f"{self.place(location)}: {message}", hint=hint) from None
 
 
 _UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 """What pydantic calls a key that a table does not take."""
+
+
+_WANTED = {
+    **{"int": "a whole number", "float": "a number", "string": "text in quotes", "bool": "true or false"},
+    **dict.fromkeys(("tuple", "list"), "a list"),
+    **dict.fromkeys(("dict", "model", "model_attributes", "dataclass"), "a table"),
+}
+"""What a value has to be, by the type of pydantic's error without its ending "_type"."""
+
+
+def _fault(fault: pydantic_core.ErrorDetails) -> str:
+    """Return what is wrong with a value: by a check of ours, else what it should be."""
+    start, _, wanted = fault["msg"].partition("Input should be ")
+    wanted = _WANTED.get(fault["type"].removesuffix("_type"), wanted)
+    if start or not wanted:
+        return fault["msg"].removeprefix("Value error, ")
+    return f"{json.dumps(fault['input'], default=str, ensure_ascii=False)} should be {wanted}"
+
+
 _OF_MODELS = frozenset({".onnx", ".tflite"})
 """Endings of files that are no TOML, however they begin."""
 
@@ -91,9 +115,13 @@ def _line_of_long_number(text: str) -> int:
     return 1 if match is None else text.count("\n", 0, match.start()) + 1
 
 
+_TWICE = ("Cannot overwrite a value", "this key has a value already")
+"""What tomllib says of a key that is there twice, and the same for users."""
+
+
 def _syntax_error(message: str, text: str) -> tuple[str, int]:
     """Return the message of tomllib, and its line: "Invalid value (at line 2, column 8)", or at the end."""
-    reason, _, where = message.rpartition(" (at ")
+    reason, _, where = message.replace(*_TWICE).rpartition(" (at ")
     words = where.removesuffix(")").replace(",", "").split()
     line = int(words[1]) if words[:1] == ["line"] else text.count("\n") + (not text.endswith("\n"))
     return f"{reason[:1].lower()}{reason[1:]} in line {line}", max(1, line)
@@ -133,15 +161,21 @@ def _depth(content: Any, location: Location) -> int:
 
 
 def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
-    """Return the key that was meant by the last part of `location`, of those that its table takes in `schema`; else all of these."""
+    """Return the key that was meant by the last part of `location`: in which table it stands, else the nearest that its own table takes."""
     whole = schema.model_json_schema()
     inside = list(_referred(whole, whole))
     for part in location[:-1]:  # a part that is no key is a position, or a type that pydantic tried
-        inside = [
-            one for table in inside for value in _values(table, part) for one in _referred(value, whole)
-        ] or inside
-    known = sorted(set().union(*map(_keys, inside)))
-    return nearest(str(location[-1]), known, f"there is {', '.join(known)}")
+        inside = _tables(inside, part, whole) or inside
+    key, known = location[-1], sorted(set().union(*map(_keys, inside)))
+    holders = [name for name in known if any(key in _keys(table) for table in _tables(inside, name, whole))]
+    return (
+        f"it is a key of {', '.join(holders)}" if holders else nearest(str(key), known, f"there is {', '.join(known)}")
+    )
+
+
+def _tables(inside: Iterable[Mapping[str, Any]], key: str | int, whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the JSON schemas that what stands at `key` in one of the tables `inside` may have."""
+    return [one for table in inside for value in _values(table, key) for one in _referred(value, whole)]
 
 
 def _keys(table: Mapping[str, Any]) -> set[str]:

@@ -160,6 +160,38 @@ def _group_tiles(work: Workload, limits: Limits, bounds: AxisBounds) -> Counts:
     return np.stack([groups, *steps, k, n])[:, fits]
 
 
+def _limited_by(work: Workload, limits: Limits, bounds: AxisBounds, choice: TileChoice) -> tuple[str | None, ...]:
+    """Return for each axis of the tile which limit a step with one stretch fewer breaks: see `Chosen`."""
+    m, k, n = bounds.multiples
+    groups = bounds.groups(work.groups, work.channels, work.filters)
+    most = (groups, *bounds.sliding, bounds.channels, bounds.filters)
+    multiples = (1, *(m for _ in bounds.sliding), k, n)
+    reasons: list[str | None] = []
+    for axis, (size, step, bound, multiple) in enumerate(zip(work.sizes, choice.tile, most, multiples, strict=True)):
+        if step >= size:
+            reasons.append(None)
+            continue
+        longer = min(-(-size // (-(-size // step) - 1) // multiple) * multiple, size)
+        # A tile of several groups has these whole.
+        tile = [*choice.tile[:-2], work.channels, work.filters] if axis == 0 else list(choice.tile)
+        tile[axis] = longer
+        reasons.append("max" if bound is not None and longer > bound else _broken_by(work, limits, bounds, tile))
+    return tuple(reasons)
+
+
+def _broken_by(work: Workload, limits: Limits, bounds: AxisBounds, tile: Sequence[int]) -> str:
+    """Return which limit of several axes a tile breaks; "choice" for none."""
+    groups, *steps, k, n = tile
+    blocks = work.blocks(groups, steps, k, n)
+    if bounds.pixels is not None and prod(steps) > bounds.pixels:
+        return "max" if len(steps) == 1 else "m"
+    for largest, sizes in ((limits.largest_elements, (1, 1, 1)), (limits.largest_bytes, work.bytes)):
+        if largest is not None and any(block * size > largest for block, size in zip(blocks, sizes, strict=True)):
+            return "largest"
+    fits = limits.memory is None or work.held(groups, steps, k, n) <= limits.memory
+    return "choice" if fits else "memory"
+
+
 # Reasons why a contraction cannot be cut as the limits ask.
 
 _MOST_PRODUCTS = 2**60
@@ -307,6 +339,8 @@ class Candidate:
     """The bytes that any schedule moves, where a memory is given."""
     levels_of: Callable[[TileChoice], tuple[TileLevel, ...]] = field(default=lambda _: ())
     """What each level does with a choice; nothing where there is one level."""
+    limited_by: Callable[[TileChoice], tuple[str | None, ...]] = field(default=lambda _: ())
+    """What keeps each axis of a choice from a longer step; nothing where there are two levels."""
 
     def site(self, taken: int) -> TileSite | SkippedNode:
         """Return the contraction with the cuts of one of the choices, or without any."""
@@ -318,7 +352,8 @@ class Candidate:
             )
         chosen = None
         if self.searched:
-            chosen = Chosen(choice, self.lower_bound, trade(self.choices, taken), self.levels_of(choice))
+            shown, levels = trade(self.choices, taken), self.levels_of(choice)
+            chosen = Chosen(choice, self.lower_bound, shown, levels, self.limited_by(choice))
         return TileSite(self.node, self.name, contraction, grid, chosen)
 
 
@@ -425,7 +460,8 @@ def examine(
     if not choices:
         raise _infeasible(name, contraction, limits, bounds)
     bound = None if limits.memory is None else work.lower_bound(limits.memory)
-    return Candidate(node, name, contraction, choices, grid_of, True, bound)
+    limited_by = partial(_limited_by, work.filled(bounds.quanta), limits, bounds)
+    return Candidate(node, name, contraction, choices, grid_of, True, bound, limited_by=limited_by)
 
 
 def _joins(contraction: Contraction, counts: tuple[Any, tuple[Any, ...], Any, Any], facts: TilingFacts) -> Any:

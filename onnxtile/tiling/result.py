@@ -84,27 +84,32 @@ class Chosen:
     """The choice for one contraction, beside others that have fewer nodes or move fewer bytes.
 
     `choice` is what was taken, `trade` are the others. No schedule moves fewer bytes than `lower_bound`; it is None where no memory is
-    given. `levels` has with two levels the outer tile, which is the choice, and the tile inside it.
+    given. `levels` has with two levels the outer tile, which is the choice, and the tile inside it. With one level, `limited_by` says for
+    each size of the tile what a longer one breaks: "max", the bound of its axis; "m", the bound of rows times columns; "largest", that of
+    a block; "memory"; "choice", nothing: fewer nodes or bytes follow from the cut. It is None where the axis is whole.
     """
 
     choice: TileChoice
     lower_bound: float | None
     trade: tuple[TileChoice, ...]
     levels: tuple[TileLevel, ...] = ()
+    limited_by: tuple[str | None, ...] = ()
 
     @property
     def ratio(self) -> float | None:
         """The bytes moved over the lower bound."""
         return None if self.lower_bound is None else self.choice.bytes_moved / self.lower_bound
 
-    def to_dict(self, axes: slice = slice(None)) -> dict[str, Any]:
-        """Return the choice, its distance to the lower bound and the trade table, ready for JSON; of tiles only `axes`."""
+    def to_dict(self, names: Sequence[str] = "mkn") -> dict[str, Any]:
+        """Return the choice, its distance to the lower bound and the trade table, ready for JSON; of tiles the last axes, with `names`."""
+        axes = slice(-len(names), None)
         return {
             **self.choice.to_dict(axes),
             "lower_bound": self.lower_bound,
             "ratio": self.ratio,
             "trade": [choice.to_dict(axes) for choice in self.trade],
             **({"levels": [level.to_dict() for level in self.levels]} if self.levels else {}),
+            **({"limited_by": dict(zip(names, self.limited_by[axes], strict=True))} if self.limited_by else {}),
         }
 
 
@@ -216,7 +221,7 @@ class TiledNode:
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
-        windows = self.contraction.windows
+        cuts = self.grid.to_dict() if self.contraction.windows else {}
         return {
             "node": self.node,
             "module": self.module,
@@ -231,8 +236,8 @@ class TiledNode:
             "accumulate": str(self.accumulate),
             "accumulate_type": None if self.contraction.sums is None else self.contraction.sums.numpy().name,
             "nodes": self.nodes,
-            "choice": self.chosen and self.chosen.to_dict(slice(0 if windows else 1, None)),
-            **({"cuts": self.grid.to_dict()} if windows else {}),
+            "choice": self.chosen and self.chosen.to_dict(tuple(cuts or "mkn")),
+            **({"cuts": cuts} if cuts else {}),
             **({"outer_grid": list(self.grid.outer_shape)} if self.grid.outer_order else {}),
         }
 

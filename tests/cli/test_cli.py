@@ -577,8 +577,9 @@ def test_a_real_process_ends_the_same(folder: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
     """As in onnxtile ... | head."""
-    script = f"{sys.executable} -m onnxtile match m.onnx . | true"
+    script = f"{sys.executable} -m onnxtile match m.onnx . | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 141
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
 

@@ -170,7 +170,7 @@ def small(tmp_path: Path) -> str:
             ("cannot share one workspace",),
         ),
         (("--dim", "batch=4", "--order", "amy"), ("invalid --order 'amy'", "did you mean 'any'?")),
-        (("--target", "streams = 0"), (".toml:1: field 'streams': Input should be greater than or equal to 1",)),
+        (("--target", "streams = 0"), (".toml:1: field 'streams': 0 should be greater than or equal to 1",)),
         (("--dim", "batch=9223372036854775808"), ("this number is too large (at most 2^63 - 1)",)),
         (("--dim", "batch=99999999999999999"), ("bytes are too many",)),
         (("--dim", "batch=4", "--alignment", str(2**22)), ("at most 2,097,152 bytes",)),

@@ -275,6 +275,17 @@ def test_an_output_without_a_shape_is_named(run: Run, tmp_path: Path) -> None:
     )
 
 
+def test_the_hint_names_an_opset_that_is_too_new(run: Run, tmp_path: Path) -> None:
+    new = onnx.parser.parse_model(NO_SUCH_ATTRIBUTE)
+    new.opset_import[0].version = 99
+    onnx.save(new, tmp_path / "m.onnx")
+    newest = onnx.defs.onnx_opset_version()
+    assert (
+        f"(the model has opset 99, and onnx {onnx.__version__} knows opsets up to {newest}: "
+        in run("inspect", "m.onnx").err
+    )
+
+
 # Progress shows on a terminal, and nowhere else.
 
 

@@ -27,13 +27,14 @@ from onnxtile.fitting.strips import Cut, FitSchedule
 from onnxtile.fitting.write import wrap
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.progress import Progress, silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
 from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_subject, unblocked_subject
-from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
+from onnxtile.verbs.flows.fit_drafts import OpenedModel, WrittenSchedule
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
 from tests.fitting.networks import branches, inverted_residuals, model, written_peak
@@ -52,6 +53,21 @@ def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
     assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
     assert any(step.strips > 1 for step in fitted.steps)
+
+
+def test_no_result_is_planned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[ir.Model] = []
+    plan_of = fit_attempts.planned_model
+
+    def counted(about: OpenedModel, options: PlanSettings) -> ModelPlan:
+        planned.append(about.unfolded.model)
+        return plan_of(about, options)
+
+    monkeypatch.setattr(fit_attempts, "planned_model", counted)
+    assert onnxtile.fit(inverted_residuals(), capacity="10KiB").after.arena <= 10 * 1024
+    names = [tuple(node.name for node in one.graph) for one in planned]
+    assert planned
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(("capacity", "exact"), [("3KiB", False), ("4KiB", False), ("4KiB", True)])

@@ -165,6 +165,8 @@ def test_the_example_gives_a_name_one_size_everywhere() -> None:
     image = ir.Value(name="x", shape=ir.Shape(["batch", 3, "height", "width"]))
     tokens = ir.Value(name="ids", shape=ir.Shape(["batch", "seq"]), type=ir.TensorType(ir.DataType.INT64))
     assert example([image, tokens]) == "--dim batch=1 --dim height=224 --dim width=224 --dim seq=64"
+    cache = ir.Value(name="past", shape=ir.Shape([1, 4, "past", 16]), type=ir.TensorType(ir.DataType.FLOAT))
+    assert example([cache]) == "--dim past=64"
     mask = ir.Value(name="my mask", shape=ir.Shape(["batch", None, "seq"]), type=ir.TensorType(ir.DataType.BOOL))
     assert example([tokens, mask]) == "--shape 'my mask=1x1x64'"
 

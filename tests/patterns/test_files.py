@@ -35,13 +35,24 @@ CASES: dict[str, tuple[str, int, str]] = {
     "a value is missing": (HEAD + "after =\n", 3, "invalid value"),
     "a string is not closed": ('name = "Mine\ndoc = "x"\n', 1, "illegal character"),
     "three quotes are not closed": (HEAD + "[[variants]]\nquery = '''\nMul->Relu\n", 5, "expected"),
-    "a key twice": (HEAD + 'doc = "y"\n', 3, "cannot overwrite"),
+    "a key twice": (HEAD + 'doc = "y"\n', 3, "this key has a value already"),
     "unknown field": (HEAD + 'speed = 3\n[[variants]]\nquery = "Mul->Relu"\n', 3, "unknown key 'speed'"),
     "unknown field of the second variant": (
         HEAD
         + '\n[[variants]]\nquery = "Mul->Relu"\n\n# a comment\n[[variants]]\nquery = """\nMul->Tanh"""\n\nquary = 3\n',
         12,
-        "unknown key 'variants.1.quary'",
+        "unknown key 'variants.quary'",
+    ),
+    "a misspelt field that must be there": (
+        HEAD + "[[variants]]\nquerry = 'Mul->Relu'\n",
+        4,
+        "unknown key 'variants.querry' (did you mean 'query'?)",
+    ),
+    "no table of variants": (HEAD + "variants = 1\n", 3, "field 'variants': 1 should be a list"),
+    "a table of a kind that is none": (
+        HEAD + "[lower.cuda]\nop = 'Relu'\n[[variants]]\nquery = 'Mul->Relu'\n",
+        3,
+        "field 'lower.cuda': \"cuda\" should be 'onnx' or 'ort'",
     ),
     "no name": ('doc = "x"\n[[variants]]\nquery = "Mul->Relu"\n', 1, "'name' is missing"),
     "a variant without a query": (HEAD + '[[variants]]\nquery = "Mul->Relu"\n\n[[variants]]\nnote = "n"\n', 6, "query"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,17 @@ def test_one_line_says_what_is_wrong(options: str, code: int, reason: str, tmp_p
     ended, out, error = command(tmp_path / "net.onnx", "--dry-run", *options.split())
     assert (ended, out, error.count("\n")) == (code, "", 1)
     assert error.startswith(f"error: {reason}")
+
+
+def test_the_hint_adds_weights_that_lie_in_another_memory() -> None:
+    with pytest.raises(Infeasible) as failed:
+        onnxtile.plan(weighted(), capacity="6KiB", largest="rows")
+    least, with_weights = map(int, re.findall(r"\d+", failed.value.hint or ""))
+    smallest = onnxtile.plan(weighted(), capacity=least, largest="rows", verify=False)
+    found = onnxtile.plan(weighted(), capacity=with_weights, largest="rows", verify=False)
+    assert smallest.largest is not None and smallest.largest.size == 1
+    assert found.largest is not None and found.largest.needed.weights == with_weights - 6 * 1024
+    assert found.plan.arena_size <= 6 * 1024
 
 
 def test_other_open_sizes_are_named(tmp_path: Path, command: Command) -> None:

@@ -137,7 +137,8 @@ def test_a_clicked_step_lists_what_is_live(opened: Open) -> None:
     page = opened(SMALL)
     click(page, *middle(page, "inner"))
     said = text(page, "#step")
-    assert "step 2 (node_2)" in said
+    assert "step 2: node_2" in said
+    assert page.execute_script("return document.getElementById('tip').hidden"), "nothing covers the list"
     assert "2 live buffers, 1.50 KiB" in said
     assert "alias: inner" in said and "second" in said and "third" not in said
     click(page, *middle(page, "inner"))  # elsewhere now: the list takes room
@@ -148,7 +149,7 @@ def test_the_peak_is_selected_by_its_button(opened: Open, plan: Plan) -> None:
     page = opened(plan)
     page.find_element("id", "peak").click()
     said = text(page, "#step").splitlines()
-    assert said[0].startswith("step ") and said[0].endswith(f" ({plan['schedule'][plan['peak_step']]})")
+    assert said[0].startswith("step ") and said[0].endswith(f": {plan['schedule'][plan['peak_step']]}")
     live = [b for b in plan["buffers"] if b["alias"] is None and b["first"] <= plan["peak_step"] <= b["last"]]
     assert said[1].startswith(f"{len(live)} live buffers")
     assert len(page.find_elements("css selector", "#step tr")) == 1 + len(live)
@@ -343,6 +344,18 @@ def test_before_and_after_stand_side_by_side_at_one_scale(opened: Open, problem:
     assert text(page, "#step").startswith("after, step 5")
 
 
+def test_a_found_tensor_is_shown_in_both_plans(opened: Open) -> None:
+    names = [row(f"t{i}", 64 * i, 64, i, i) for i in range(200)]
+    page = opened(bare(names), RenderOptions(before=bare(names[50:])))
+    typed(page, "t120")
+    shown = "return maps.map((m) => [m.window.x0, m.window.x1].map(Math.round))"
+    for first, end in page.execute_script(shown):
+        assert first <= 120 < end and end - first < 50
+    page.execute_script("find('')")
+    settled(page)
+    assert [first for first, _ in page.execute_script(shown)] == [50, 0]
+
+
 def test_two_plans_may_each_have_a_scale_of_their_own(opened: Open, problem: Plan) -> None:
     page = opened(problem, RenderOptions(before=SMALL, own_scales=True))
     tops = "return maps.map((m) => m.window.y1)"
@@ -457,6 +470,7 @@ def test_a_click_on_a_point_copies_the_command_that_makes_it(trade: Any) -> None
     trade.execute_cdp_cmd(
         "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     )
+    assert not text(trade, "#command"), "no point is chosen yet"
     trade.find_elements("css selector", "#points button")[1].click()
     command = "onnxtile fit m.onnx --capacity 5120"
     copied = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)));"
@@ -495,5 +509,6 @@ def test_the_table_of_a_trade_fits_a_narrow_page(browser: Any, tmp_path: Path) -
         settled(browser)
         wide, room = browser.execute_script("const p = element('points'); return [p.scrollWidth, p.clientWidth];")
         assert wide <= room <= 600
+        assert browser.find_element("id", "help").is_displayed()
     finally:
         browser.set_window_size(1400, 900)

@@ -183,6 +183,12 @@ def test_a_name_is_shortened_from_its_start() -> None:
     assert shortened("/model/attention/q_proj/MatMul", "", 18) == "…/q_proj/MatMul"
 
 
+def test_the_ending_of_a_quantiser_is_no_part_of_a_short_name() -> None:
+    assert shortened("/blocks.1.1/conv_dw/Conv_output_0_QuantizeLinear_Output", "", 25) == "/blocks.1.1/conv_dw/Conv"
+    assert shortened("input.1_QuantizeLinear_Output", "", 10) == "input.1"
+    assert shortened("/gate/Mul_output_0_DequantizeLinear_Output", "", 12) == "/gate/Mul"
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [
@@ -314,6 +320,16 @@ def test_several_memories_are_shown_apart_and_their_sum_has_no_share_of_a_bound(
     assert headline(one, "", plan).figures[0] == ("arena", "sram 1 KiB, dram 4 KiB → 8 KiB")
 
 
+def test_the_headline_of_a_range_says_its_sizes_and_the_formula() -> None:
+    fixed, scaled = {"pieces": ["8*seq + 2048"]}, {"pieces": ["8*seq**2", "64*seq + 64"]}
+    plan = {**bare([row("a", 0, 8, 0, 0)]), "optimal": False, "ranges": {"batch": [1, 4], "seq": [1, 2048]}}
+    at = (("arena at the largest sizes", "8 bytes"), ("sizes", "all of batch 1 to 4, seq 1 to 2,048"))
+    one = headline({**plan, "formulas": [{"name": "arena", "fixed": fixed, "scaled": None}]}, "").figures
+    assert one == (*at, ("bytes at all sizes", "8·seq + 2,048"))
+    two = headline({**plan, "formulas": [{"name": name, "fixed": fixed, "scaled": scaled} for name in "ab"]}, "")
+    assert two.figures[2] == ("bytes of a at all sizes, the largest of", "8·seq² or 64·seq + 64")
+
+
 def test_inputs_are_named_with_type_and_shape() -> None:
     inputs = [{"name": f"i{n}", "dtype": "INT64", "shape": [1, n]} for n in range(5)]
     assert headline({**bare([]), "inputs": inputs}, "").inputs == "i0 int64 1×0, i1 int64 1×1, i2 int64 1×2, 2 more"
@@ -327,7 +343,7 @@ def test_beside_another_plan_the_figures_say_whose_they_are() -> None:
     figures = headline(proved, "", large).figures
     assert (figures[0], figures[-1]) == (
         ("arena", "2 KiB → 8 bytes"),
-        ("proof of the plan after", "smallest of any order"),
+        ("proof, after", "smallest of any order"),
     )
 
 

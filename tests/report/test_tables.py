@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxtile.report import tables
-from onnxtile.report.table import endings, places, short, table
+from onnxtile.report.table import as_html, endings, places, short, table
 from onnxtile.report.tables import for_lowered
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
@@ -162,6 +162,7 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
     one = {"tile": [8, 4, 8], "order": "mnk", "nodes": 20, "bytes_moved": 1200, "held": 96}
     other = {**one, "nodes": 7, "bytes_moved": 90_000}
     choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [other, one]}
+    choice["limited_by"] = {"m": "memory", "k": None, "n": "max"}
     sizes = {"op": "MatMul", "m": 16, "k": 8, "n": 16, "grid": [2, 2, 2], "matmuls": 8}
     tiled = [{"node": "a", **sizes, "choice": choice}, {"node": "b", **sizes, "choice": None}]
     peaks = {"sum": {"model": 7000, "layers": 640}, "chain": {"model": 7000, "layers": 512}}
@@ -178,6 +179,7 @@ def test_tile_shows_the_choice_the_trade_and_the_peaks() -> None:
         "1,200",
         "1,000",
         "1.200",
+        "memory M, max N",
         "nodes against bytes: a",
         "90,000",
         "too small",
@@ -217,6 +219,7 @@ def test_explain_has_a_line_for_operators_that_the_model_lacks() -> None:
 def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_compare_nothing() -> None:
     one = {"tile": [50, 2, 96, 1, 1], "order": "mnk", "nodes": 9, "held": 1008, "bytes_moved": 1200}
     choice = {**one, "lower_bound": 1000.4, "ratio": 1.1995, "trade": [one]}
+    choice["limited_by"] = {"groups": None, "rows": "max", "columns": "m", "channels": None, "filters": None}
     cuts = {"groups": 50, "rows": 2, "columns": 96, "channels": 1, "filters": 1}
     sizes = {"op": "Conv", "m": 16, "k": 8, "n": 16, "grid": [1, 2, 1], "matmuls": 8}
     result = {"tiled": [{"node": "a", **sizes, "choice": choice, "cuts": cuts}], "skipped": []}
@@ -224,6 +227,7 @@ def test_tile_says_what_sizes_of_convolutions_are_and_leaves_out_tables_that_com
     shown = {**result, "nodes_before": 3, "nodes_after": 40, "verdict": None, "sites": [], "peaks": peaks}
     text = rendered("tile", shown)
     assert "4×1×2×1" in text, "the stretches of groups come first, and the product is the number of tiles"
+    assert "max rows, m columns" in text
     assert "a tile of a convolution is groups×rows×columns×channels×filters" in text
     assert "nodes against bytes" not in text
     assert "however partial sums are added: 640 inside tiled layers, 7,000 in the main graph" in text
@@ -353,6 +357,7 @@ def test_demo_shows_each_stage_and_the_chain_of_commands() -> None:
         "onnxtile verify m.onnx m.fused.planned.onnx",
     ]
     assert "out/m.fused.plan.html" in text
+    assert "each body counts once" in text, "the tiles that run are more"
 
 
 def test_equal_cells_of_a_table_are_held_once() -> None:
@@ -399,3 +404,9 @@ def test_sites_that_were_not_run_alone_are_named() -> None:
 def test_without_lowering_there_is_no_table() -> None:
     assert for_lowered({"lowered": []}) == []
     assert for_lowered({}) == []
+
+
+@pytest.mark.parametrize(("rows", "shown", "left"), [(12, 12, ""), (13, 13, ""), (14, 12, "and 2 more rows")])
+def test_a_table_of_a_notebook_hides_no_single_row(rows: int, shown: int, left: str) -> None:
+    html = as_html([table("t", ("name",), [(f"r{i}",) for i in range(rows)])])
+    assert html.count("<td") == shown and (left in html) and ("more" in html) == bool(left)

@@ -320,7 +320,8 @@ def test_a_table_of_an_operator_has_the_outer_memory_of_the_file_or_its_own(tmp_
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("m = 4\n[outer]\nm = 8", ":2: the field 'outer.memory' is missing"),
+        ("m = 4\n[outer]\n", ":2: the field 'outer.memory' is missing"),
+        ("m = 4\n[outer]\nm = 8", ":3: unknown key 'outer.m' (there is memory)"),
         ("m = 4\n[outer]\nmemory = 0", ":3: field 'outer.memory'"),
         ("m = 4\n[outer]\nmemory = 64\nk = 3", ":4: unknown key 'outer.k'"),
         ("m = 4\nmemory = 64\n[outer]\nmemory = 128", ":3: the tiles inside outer tiles are bounded by m, k and n"),

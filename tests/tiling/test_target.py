@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
-from onnxtile.tiling.limits import Limits, TilingPolicy, find, has_limits, ready_made
+from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds, find, has_limits, ready_made
+from tests.tiling.test_convolutions import Conv
 from tests.tiling.test_levels import written
 
 if TYPE_CHECKING:
@@ -53,13 +54,17 @@ def test_every_field(tmp_path: Path) -> None:
         ("m = true", "field 'm.max'"),
         ("m = 9999999999", "field 'm.max'"),
         ("k = { max = 100, multiple = 16 }", "field 'k': max = 100 is not a multiple of 16"),
+        ("memory = [1]", "field 'memory': [1] should be a whole number"),
+        ("outer = 3", "field 'outer': 3 should be a table"),
+        ("max = 64", ":1: unknown key 'max' (it is a key of k, m, n)"),
+        ("m = 4\nm = 8", ":2: this key has a value already"),
         ("k = { most = 3 }", "unknown key 'k.most'"),
         ("m = 4\n\nmm = 3", ":3: unknown key 'mm'"),
         ("memory = '12 parsecs'", "field 'memory': '12 parsecs' is not a size in bytes"),
         ("memory = '0'", "field 'memory'"),
         ("memory = '9999999999GiB'", "field 'memory'"),
         ("largest = { rows = 3 }", "unknown key 'largest.rows'"),
-        ("dtypes = ['float33']", "field 'dtypes.0'"),
+        ("dtypes = ['float33']", "field 'dtypes'"),
         ("dtypes = []", "field 'dtypes'"),
         ("m = 3\npad = 'yes'", "field 'pad'"),
         ("m = 3\n[operator.Conv3]\nm = 3", ":2: field 'operator.Conv3': tile cuts no such operator"),
@@ -158,6 +163,32 @@ def test_the_loops_run_in_the_order_that_was_chosen(bench: Bench) -> None:
     content = site.to_dict()["choice"]
     assert content["bytes_moved"] <= 1.05 * min(row["bytes_moved"] for row in content["trade"])
     assert content["ratio"] == content["bytes_moved"] / content["lower_bound"] >= 1
+
+
+def test_a_choice_says_which_limit_keeps_each_axis_short(bench: Bench) -> None:
+    case = bench.case(op="MatMul", m=64, k=64, n=64, constants="b")
+    for limits in (Limits(8, None, None, memory=4096), Limits(None, None, 24, memory=9000), Limits(memory=1 << 15)):
+        (site,) = bench.tile(case.model(), limits).result.tiled
+        assert site.chosen is not None
+        choice = site.to_dict()["choice"]
+        for axis, (name, limit) in enumerate(choice["limited_by"].items()):
+            step, bound = choice["tile"][axis], limits.bounds[axis]
+            if step == 64:
+                assert limit is None
+                continue
+            longer = [*choice["tile"]]
+            longer[axis] = -(-64 // (-(-64 // step) - 1))
+            m, k, n = longer
+            is_bound, fits = bound is not None and longer[axis] > bound, 4 * (m * k + k * n + m * n) <= limits.memory
+            assert limit == ("max" if is_bound else "choice" if fits else "memory"), (limits, name)
+
+
+def test_a_choice_for_a_convolution_tells_the_bound_of_rows_from_that_of_rows_times_columns(bench: Bench) -> None:
+    limits = Limits(16, memory=1 << 20, window=WindowBounds(rows=4))
+    (site,) = bench.tile(Conv((18, 18), (3, 3), constants="wb").model(), limits).result.tiled
+    choice = site.to_dict()["choice"]
+    assert choice["tile"][1:3] == [4, 4]
+    assert choice["limited_by"] == {"groups": None, "rows": "max", "columns": "m", "channels": None, "filters": None}
 
 
 def test_fewer_nodes_move_more_bytes(bench: Bench) -> None:

@@ -40,8 +40,8 @@ from onnxtile.system.dataclass import dataclass
 _LEAST = 6
 """The least characters of a shortened name."""
 
-_PLAIN = re.compile(r"_output_0$")
-"""The end of all names that PyTorch's exporter writes."""
+_PLAIN = re.compile(r"(_output_0)?(_(De)?[Qq]uantizeLinear_Output)?$")
+"""The end of all names that PyTorch's exporter writes, and of those that onnxruntime adds where it quantises."""
 
 
 @dataclass(frozen=True)

@@ -77,4 +77,3 @@ rows.forEach((row, number) => {
   button.addEventListener("focus", () => mark(number));
   button.addEventListener("blur", () => mark(null));
 });
-element("command").textContent = data.points[data.points.length - 1].command;

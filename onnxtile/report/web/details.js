@@ -52,7 +52,8 @@ function select(plan, step) {
   aside.hidden = step === null;
   aside.replaceChildren();
   if (step === null) return;
-  make("h2", `${plan.said ? `${plan.said}, ` : ""}step ${nodeAt(plan, step)}`, aside);
+  const node = plan.runs[step] ? `: ${plan.runs[step]}` : "";
+  make("h2", `${plan.said ? `${plan.said}, ` : ""}step ${counted(step)}${node}`, aside);
   for (const arena of plan.arenas) list(arena, step, aside, plan.arenas.length > 1);
 }
 

@@ -34,6 +34,7 @@ function go(number) {
   if (!isAny) return tell(null, null, null);
   const { map, row } = hits[search.at];
   map.show(row);
+  for (const other of maps) if (other.plan !== map.plan) other.showNamed(row.name);
   const box = map.box(row), around = map.canvas.getBoundingClientRect(), seen = map.inSight(box);
   return tell(map, row, { clientX: around.left + seen.right, clientY: around.top + seen.low - 18 });
 }

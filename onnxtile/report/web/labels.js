@@ -29,7 +29,7 @@ function ticks(low, high, count, least) {
 // The end of a name, where names differ, in at most `room` characters: whole parts of the path if one fits.
 function shortened(name, room) {
   if (name.length <= room) return name;
-  const short = name.replace(/_output_0$/, "");
+  const short = name.replace(/(_output_0)?(_(De)?[Qq]uantizeLinear_Output)?$/, "");
   if (short.length <= room) return short;
   if (room < 6) return "";
   for (let at = short.indexOf("/", 1); at >= 0; at = short.indexOf("/", at + 1)) if (short.length - at + 1 <= room) return `…${short.slice(at)}`;

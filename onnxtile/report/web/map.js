@@ -97,6 +97,12 @@ class ArenaMap {
     this.redraw();
   }
 
+  // Shows the tensor of a name, where there is one.
+  showNamed(name) {
+    const row = this.arena.rows.find((one) => one.name === name);
+    if (row) this.show(row);
+  }
+
   // The step at a point of the canvas; null outside of them.
   stepAt(x) {
     const step = Math.floor(this.step(x));

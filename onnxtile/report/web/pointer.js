@@ -67,9 +67,11 @@ function pinch(map, before, now, factor) {
   map.zoom(factor, point(map, now));
 }
 
-// A click or a tap: selects the step, or none where it was selected. A finger has no hover: it also tells of the tensor.
+// A click or a tap: selects the step, or none where it was selected. A finger has no hover: it also tells of the tensor. After a click
+// nothing covers the list of the step.
 function choose(map, event) {
   const { x } = point(map, event), step = map.stepAt(x);
   if (event.pointerType === "touch") hover(map, event);
+  else tell(map, null, event);
   select(map.plan, step === map.selected ? null : step);
 }

@@ -110,6 +110,7 @@ def _next_step(options: FitOptions, fitted: FittedModel) -> str:
     is_ended = blocked is not None and blocked.search == "bound"
     further = (
         ("a larger --budget", not is_ended),
+        ("no --tolerance", options.exact),
         ("--functions fuse", "fuse" not in options.functions),
         ("--io outside", options.placing != "outside"),
     )
@@ -167,7 +168,7 @@ def _with_streams(subject: FitSubject) -> FitSubject:
         return subject
     axes = {about.name: about.axis for about in subject.regions.network.tensors}
     streamed = rows_streamed(subject.model, subject.shapes, {name: axes.get(name) for name in subject.options.streamed})
-    return subject.rewritten(streamed, exact=subject.options.exact)
+    return subject.rewritten(streamed)
 
 
 def _planned_subject(
@@ -329,7 +330,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     keeps = subject.options.exact or bool(subject.options.streamed)
     items = None if keeps else batch_apart(subject.model, subject.shapes)
     if items is not None:
-        apart = subject.rewritten(items, exact=False)
+        apart = subject.rewritten(items)
         if apart.whole.peak < subject.whole.peak:
             subject, too_large = apart, is_too_large(apart.kernels)
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
@@ -358,10 +359,10 @@ def _in_order(subject: FitSubject) -> FitSubject:
     """Return the model with sizes written, a quantised one in the order of its plan where that takes no more bytes."""
     sizes = sizes_written(subject.model, subject.shapes)
     if sizes is not None:
-        subject = subject.rewritten(sizes, exact=subject.options.exact)
+        subject = subject.rewritten(sizes)
     ordered = in_order_of_plan(subject.model, subject.shapes, subject.planned.plan.results)
     if ordered is not None:
-        moved = subject.rewritten(ordered, exact=subject.options.exact)
+        moved = subject.rewritten(ordered)
         if moved.whole.peak <= subject.whole.peak:
             return moved
     return subject
@@ -390,7 +391,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
-    return best and replace(best, floor=floor.bytes), is_cut_short
+    return best and replace(best.settled, floor=floor.bytes), is_cut_short
 
 
 def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:
@@ -415,11 +416,11 @@ def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
     size = edited.whole.peak if wanted.capacity is None else wanted.capacity
     for share in () if edited.options.exact else _SHARES:
         twice = passed_twice(edited.model, edited.shapes, edited.regions, int(share * size), most)
-        form = None if twice is None else edited.rewritten(twice, exact=False)
+        form = None if twice is None else edited.rewritten(twice)
         if form is not None and all(form.rewrites != other.rewrites for other in forms):
             forms.append(form)
     skips = () if edited.options.exact else skips_made_again(edited.model, edited.shapes, edited.regions, most)
-    return [*forms, *(edited.rewritten(skip, exact=False) for skip in skips)]
+    return [*forms, *(edited.rewritten(skip) for skip in skips)]
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:
@@ -429,7 +430,7 @@ def unblocked_subject(subject: FitSubject) -> FitSubject:
         edit = unblock(subject.model, subject.shapes, exact=exact, more_macs=more_macs, keeps_means=subject.keeps_means)
         if edit is None:
             continue
-        edited = subject.rewritten(edit, exact=subject.options.exact)
+        edited = subject.rewritten(edit)
         if edited.extra_left >= -_NEGLIGIBLE:
             return edited
     return subject

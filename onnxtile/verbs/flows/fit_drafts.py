@@ -113,8 +113,9 @@ class FitSubject:
         most = (1 + self.options.extra_macs) * self.before.macs
         return most / self.regions.network.macs - 1 if self.regions.network.macs else 0.0
 
-    def rewritten(self, edit: UnblockedModel, *, exact: bool) -> FitSubject:
-        """Return the model after further rewrites; with `exact`, no sum of it is added up in another order."""
+    def rewritten(self, edit: UnblockedModel) -> FitSubject:
+        """Return the model after further rewrites."""
+        exact = self.options.exact
         regions = regions_of(edit.model, edit.shapes, Constants(edit.model), exact=exact, io=self.settings.io)
         rewrites = self.rewrites + edit.rewrites
         return replace(self, model=edit.model, shapes=edit.shapes, regions=regions, rewrites=rewrites)
@@ -533,7 +534,7 @@ def _token_subjects(subject: FitSubject) -> Iterator[tuple[int, FitSubject]]:
     """Yield the model with its tokens in more and more pieces, each with their number, up to a bound of kernels in all."""
     left = _KERNELS
     for count, edit in token_cuts(subject.model, subject.shapes):
-        edited = subject.rewritten(edit, exact=True)
+        edited = subject.rewritten(edit)
         yield count, edited
         left -= edited.kernels
         if left < edited.kernels:

@@ -56,7 +56,16 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve, tensor_bytes
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.errors import Infeasible, ModelError, ModelWarning, NoKernel, OverLimit, UsageError, about_options
+from onnxtile.system.errors import (
+    NAME_ONLY,
+    Infeasible,
+    ModelError,
+    ModelWarning,
+    NoKernel,
+    OverLimit,
+    UsageError,
+    about_options,
+)
 from onnxtile.system.progress import silent, within
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
@@ -461,10 +470,14 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
     found, refused = largest_fitting(sizes.trial, start, sizes.least, most, capacity)
     if found is None:
         assert refused is not None
+        hint = f"give {{capacity}} at least {refused.total}"
+        if sizes.weights:
+            hint += f", or {capacity + sizes.weights} where weights lie in another memory"
         raise Infeasible(
             f"DOES NOT FIT: at {name}={refused.size} the plan takes at least {refused.total:,} bytes of {capacity:,}, "
             f"{sizes.weights:,} of them for weights",
-            hint="make the capacity larger, or other dimensions smaller",
+            hint=hint,
+            given={"capacity": NAME_ONLY},
         )
     largest = sizes.result(found, refused)
     opened, plan = sizes.best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -26,7 +27,9 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
+from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fitting_tokens
+from onnxtile.verbs.flows.fit import attempt, read_subject
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 37, 24
@@ -188,6 +191,14 @@ def test_fit_takes_one_head_and_pieces_of_tokens_without_more_products(tmp_path:
 def test_exact_leaves_tokens_whole() -> None:
     fitted = onnxtile.fit(block(), capacity="smallest", tolerance="exact")
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
+
+
+@pytest.mark.parametrize("tolerance", [None, "exact"])
+def test_only_a_tolerance_that_was_given_is_in_the_way(tolerance: Literal["exact"] | None) -> None:
+    wanted = FitOptions(block(), capacity=TOKENS * WIDTH * 4 + 64, tolerance=tolerance, verify=False)
+    blocked = attempt(wanted, read_subject(wanted)).blocked_by
+    assert blocked is not None
+    assert any("--tolerance exact" in reason for reason in blocked.reasons) == (tolerance is not None), blocked
 
 
 def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
