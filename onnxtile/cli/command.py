@@ -123,8 +123,10 @@ class Command(_Plain, TyperCommand):
 class Group(_Plain, TyperGroup):
     """A group of commands with examples."""
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the examples, a line each."""
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write how to see all options of a command, and the examples, a line each."""
+        formatter.write_paragraph()
+        formatter.write(f"All options of a command: {ctx.command_path} COMMAND --help {_ALL}\n")
         _write_examples(self.epilog, formatter)
 
 

@@ -267,6 +267,14 @@ def _written(
         raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
 
 
+def _shapeless(proto: onnx.ModelProto) -> str | None:
+    """Return what to do about an input or output without a shape, which the checker does not name; None where all have one."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            return f"declare a shape for {value.name!r}; its dimensions may be open"
+    return None
+
+
 def _check(proto: onnx.ModelProto) -> None:
     require_bounded_calls(proto)
     try:
@@ -275,7 +283,8 @@ def _check(proto: onnx.ModelProto) -> None:
         oddities = runnable_oddities(proto)
         if not oddities:
             reason = str(error).split("==> Context", maxsplit=1)[0]
-            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=_too_new(proto)) from None
+            hint = _too_new(proto) or _shapeless(proto)
+            raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=hint) from None
         for oddity in oddities:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:

@@ -40,7 +40,8 @@ def explain(matcher: Matcher, program: Program, meta_op: str = "") -> list[Stopp
     """Return, for each node with which a match could begin but none does, how far the query got; the furthest first.
 
     Further is who matched more nodes, then who got further in the query. Where the search met a call of `meta_op`, the nodes that it
-    looked for are in that call, so nothing is said. Raises QueryError where the search would take too long.
+    looked for are in that call, so nothing is said. Nor is it of a root that a query only looks at (`@.`), where no node followed but
+    other roots got further. Raises QueryError where the search would take too long.
     """
     furthest: dict[Vertex, list[MatchFailure]] = {}
 
@@ -60,6 +61,9 @@ def explain(matcher: Matcher, program: Program, meta_op: str = "") -> list[Stopp
         for root, failures in furthest.items()
         if root not in matched and not any(explainer.meets(failure, meta_op) for failure in failures)
     ]
+    begun = [failures for failures in left if failures[0].matched or not failures[0].looked_at]
+    if begun or matched or len(left) < len(furthest):
+        left = begun
     best = [(max(failures, key=lambda failure: failure.place), failures) for failures in left]
     best.sort(key=lambda pair: (-len(pair[0].matched), -pair[0].place))
     return [explainer.stopped(failure, failures) for failure, failures in best]

@@ -100,7 +100,7 @@ def headline(plan: PlanJson, title: str, before: PlanJson | None = None) -> Head
     figures = list(_figures(plan))
     if before is not None:
         label, text = figures[0]
-        figures[0] = (label, f"{readable(sum(arena['size'] for arena in before['arenas']))} → {text}")
+        figures[0] = (label, f"{_sizes(before, limits=False)} → {text}")
         figures[1:] = [(f"{label}, after", text) for label, text in figures[1:]]
     return Headline(plan.get("model") or title, ", ".join((*named, *more)), tuple(figures))
 
@@ -119,11 +119,9 @@ def tensor_type(row: Mapping[str, Any]) -> str:
 
 def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
     size = sum(arena["size"] for arena in plan["arenas"])
-    capacities = [arena.get("capacity") for arena in plan["arenas"]]
-    limit = f" of {readable(sum(capacities))}" if capacities and None not in capacities else ""
     ranges = plan.get("ranges")
     name = "arenas" if len(plan["arenas"]) > 1 else "arena"
-    yield f"{name} at the largest sizes" if ranges else name, f"{readable(size)}{limit}"
+    yield f"{name} at the largest sizes" if ranges else name, _sizes(plan)
     if ranges:
         yield "sizes", f"all of {ranges_in_words(ranges)}"
     formulas = plan.get("formulas") or ()
@@ -147,10 +145,21 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
         yield "proof", proof
 
 
+def _sizes(plan: PlanJson, *, limits: bool = True) -> str:
+    """Return the size of each arena of `plan`, and with `limits` its capacity; several have their names."""
+    said = []
+    for arena in plan["arenas"]:
+        name = f"{arena['name']} " if len(plan["arenas"]) > 1 else ""
+        capacity = arena.get("capacity") if limits else None
+        limit = "" if capacity is None else f" of {readable(capacity)}"
+        said.append(f"{name}{readable(arena['size'])}{limit}")
+    return ", ".join(said) or readable(0)
+
+
 def proved(plan: PlanJson) -> str | None:
     """Return the proof of the size of the arenas in words; None where the plan has none.
 
-    A share of the bound is rounded up, so that "within" is true.
+    A share of the bound is rounded up, so that "within" is true. The bound is that of one memory: of several, no share is said.
     """
     if plan.get("unplanned"):
         count = len(plan["unplanned"])
@@ -158,7 +167,7 @@ def proved(plan: PlanJson) -> str | None:
     if plan.get("optimal"):
         return f"smallest {smallest_of(plan)}"
     bound, gap = plan.get("lower_bound"), plan.get("gap")
-    if not bound or gap is None:
+    if not bound or gap is None or len(plan["arenas"]) > 1:
         return None
     return f"within {math.ceil(gap / bound * 1000) / 10:.1f}% of the lower bound"
 

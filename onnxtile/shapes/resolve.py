@@ -64,7 +64,8 @@ def sampled(model: ir.Model, values: Iterable[ir.Value], sizes: Sizes, wanted: W
     try:
         session = exposing(model, names)
     except NoKernel as error:
-        reason = f"no inference knows its shape, and {error.message.partition(':')[0]}"
+        lacking = error.message.partition(":")[0]
+        reason = f"no inference knows its shape, and {lacking}; the model can declare it in value_info"
         samples.reasons.update(dict.fromkeys(open_, reason))
         return samples
     runs = [session.run(feeds, names) for feeds in wanted.feeds(model, sizes, _SAMPLES)]

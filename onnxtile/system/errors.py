@@ -196,8 +196,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def of_extra(name: str) -> str:
-    """Return the hint where a package of the extra `name` is missing. onnxtile is installed from a clone: no index has it."""
-    return f"pip install '.[{name}]' in the clone of onnxtile"
+    """Return the hint where a package of the extra `name` is missing. No index has onnxtile: it comes from a clone, or a wheel of one."""
+    return f"pip install '.[{name}]' in the clone of onnxtile, or 'FILE.whl[{name}]' of its wheel"
 
 
 class OverLimit(OnnxtileError):

@@ -127,6 +127,13 @@ sys.stderr.write(" ".join(verbs))
     assert done.stderr == f"onnxtile.verbs.{verb}"
 
 
+@pytest.mark.parametrize("group", [(), ("pattern",)], ids=" ".join)
+def test_the_help_of_a_group_says_how_to_see_all_options_of_a_command(run: Run, group: tuple[str, ...]) -> None:
+    said = f"All options of a command: {' '.join(('onnxtile', *group))} COMMAND --help all"
+    assert said in run(*group, "--help").out.splitlines()
+    assert said in run(*group, "--help", "all").out.splitlines()
+
+
 @pytest.mark.parametrize("arguments", [(), ("pattern",)], ids=" ".join)
 def test_a_group_without_a_command_shows_its_help(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)

@@ -298,7 +298,7 @@ def test_a_plan_of_another_file(run: Run, plan: dict[str, Any], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--check", "nope.json"), "nope.json: No such file"),
+        (("--check", "nope.json"), "nope.json: no such file"),
         (("--check", "small.onnx"), "small.onnx is not a planned model"),
         (("--check", "text.json"), "text.json is not JSON"),
         (("--check", "empty.json"), "empty.json is not a plan: "),

@@ -262,6 +262,19 @@ def test_what_the_runtime_refuses_too_is_an_error(run: Run, tmp_path: Path) -> N
     assert done.err == "error: m.onnx: the model is not valid ONNX: Unrecognized attribute: axis for operator Relu\n"
 
 
+def test_an_output_without_a_shape_is_named(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "m.onnx")
+    done = run("plan", "m.onnx")
+    assert done.code == 2
+    assert (
+        done.err.endswith("(declare a shape for 'y'; its dimensions may be open)\n") and len(done.err.splitlines()) == 1
+    )
+
+
 def test_the_hint_names_an_opset_that_is_too_new(run: Run, tmp_path: Path) -> None:
     new = onnx.parser.parse_model(NO_SUCH_ATTRIBUTE)
     new.opset_import[0].version = 99

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
 
 import onnxtile
@@ -60,36 +59,13 @@ NUMBERS = {
 """Numbers that a page says: its commands print them."""
 
 
-DYNAMIC = """
-<ir_version: 10, opset_import: ["" : 20]>
-attention (float[batch, seq, 8] x) => (float[batch, seq, 8] y) {
-  k = Transpose<perm = [0, 2, 1]>(x)
-  scores = MatMul(x, k)
-  weights = Softmax(scores)
-  y = MatMul(weights, x)
-}
-"""
-DECODER = """<ir_version: 10, opset_import: ["": 20]>
-decoder (float[1, 2, 1, 8] x, float[1, 2, past, 8] past_key, float[1, 2, past, 8] past_value)
-  => (float[1, 2, 1, 8] y, float[1, 2, total, 8] present_key, float[1, 2, total, 8] present_value) {
-  present_key = Concat <axis = 2> (past_key, x)
-  present_value = Concat <axis = 2> (past_value, x)
-  turned = Transpose <perm = [0, 1, 3, 2]> (present_key)
-  scores = MatMul(x, turned)
-  weights = Softmax(scores)
-  y = MatMul(weights, present_value)
-}
-"""
-
-
 @pytest.fixture
 def folder(tmp_path: Path, shallow: Path) -> Path:
     """A folder with the models that the pages speak of."""
     shutil.copytree(ROOT / "models", tmp_path / "models")
     for name in ("model", "a", "b"):
         shutil.copyfile(shallow, tmp_path / f"{name}.onnx")
-    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
-    onnx.save(onnx.parser.parse_model(DECODER), tmp_path / "decoder.onnx")
+    subprocess.run([sys.executable, ROOT / "models" / "make_dynamic.py", tmp_path], check=True)
     return tmp_path
 
 
@@ -106,6 +82,25 @@ def _model_of(page: Path, folder: Path) -> None:
     if spec is None or spec.origin is None:
         pytest.skip(f"{package} is not installed")
     shutil.copyfile(Path(spec.origin).parent / place, folder / name)
+
+
+_MAKERS = {
+    **dict.fromkeys(("model", "a", "b"), ("transformer.onnx", "make_mobilenet_v2.py")),
+    **dict.fromkeys(("dynamic", "decoder"), ("make_dynamic.py",)),
+}
+"""The files of models/ of which a page names one for each model that its examples read."""
+_ANY_MODEL = {"gallery", "install"}
+"""Pages whose examples are for a model of the reader."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in _ANY_MODEL], ids=lambda page: page.stem)
+def test_a_page_says_where_the_models_of_its_examples_are(page: Path) -> None:
+    read = {word for command, _ in _commands(page) for word in shlex.split(command) if word.endswith(".onnx")}
+    for name in sorted({Path(word).stem for word in read} & _MAKERS.keys()):
+        said = [
+            text for text in page.read_text().split("\n\n") if text.startswith("In the examples, ") and name in text
+        ]
+        assert any(f"models/{file}" in text for text in said for file in _MAKERS[name]), f"which model is {name}.onnx?"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=lambda page: page.stem)

@@ -215,3 +215,12 @@ def test_every_site_of_a_real_model_has_a_reason(graph: Graphs) -> None:
     assert len(found) == sum(node.op_type == "MatMul" for node in small.model.graph)
     assert all(one.reason and one.span and one.nodes for one in found)
     assert [len(one.nodes) for one in found] == sorted((len(one.nodes) for one in found), reverse=True)
+
+
+def test_a_value_that_a_query_only_looks_at_begins_no_partial_match(graph: Graphs) -> None:
+    """What reads it does: other readers are told of where no root got further."""
+    query = "@.#x->Relu#r->Tanh"
+    (nearest,) = stops(graph("a=Relu(x);b=Sqrt(a);c=Exp(b)"), query)
+    assert (nearest.root, nearest.nodes, nearest.reason) == ("x", ("a",), "Sqrt 'b' is not Tanh")
+    assert not stops(graph("a=Relu(x);b=Tanh(a);c=Exp(b)"), query)
+    assert {one.nodes for one in stops(graph("a=Exp(x)"), query)} == {()}

@@ -309,6 +309,17 @@ def test_figures_have_units_and_are_left_out_where_a_plan_has_none() -> None:
     assert headline(limited, "").figures == (("arena", "8 bytes of 2 KiB"),)
 
 
+def test_several_memories_are_shown_apart_and_their_sum_has_no_share_of_a_bound() -> None:
+    sram = {"name": "sram", "size": 1024, "capacity": 2048}
+    dram = {"name": "dram", "size": 4096, "capacity": None}
+    plan = {"arenas": [sram, dram], "buffers": [], "optimal": False, "lower_bound": 4000, "gap": 1120}
+    said = "sram 1 KiB of 2 KiB, dram 4 KiB"
+    assert headline(plan, "").figures == (("arenas", said),)
+    one = bare([row("a", 0, 8192, 0, 1)])
+    assert headline(plan, "", one).figures[0] == ("arenas", f"8 KiB → {said}")
+    assert headline(one, "", plan).figures[0] == ("arena", "sram 1 KiB, dram 4 KiB → 8 KiB")
+
+
 def test_the_headline_of_a_range_says_its_sizes_and_the_formula() -> None:
     fixed, scaled = {"pieces": ["8*seq + 2048"]}, {"pieces": ["8*seq**2", "64*seq + 64"]}
     plan = {**bare([row("a", 0, 8, 0, 0)]), "optimal": False, "ranges": {"batch": [1, 4], "seq": [1, 2048]}}

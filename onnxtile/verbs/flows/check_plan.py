@@ -19,6 +19,7 @@ from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.load import digest, load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
+from onnxtile.system.files import require_readable
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.plan import CheckOptions, PlanCommand
 
@@ -107,6 +108,7 @@ def _read(file: Path | str) -> ReadPlan:
     path = Path(file)
     if path.suffix.lower() != ".json":
         return ReadPlan(from_marks(load(path), str(path)), ())
+    require_readable(path, UsageError)
     try:
         data = path.read_bytes()
     except OSError as error:
