@@ -201,9 +201,8 @@ class PlainRun:
             raise_ir_version(copy)
         with types_kept((*copy.graph.inputs, *copy.graph.outputs)):
             for value in copy.graph.outputs:
-                value.shape = (
-                    None  # which may be declared wrongly: onnxruntime warns of that, but does not write in place
-                )
+                # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
+                value.shape = None
             self._session = session_of(copy)
             if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
