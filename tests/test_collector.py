@@ -42,10 +42,17 @@ def test_objects_that_the_caller_froze_stay_frozen() -> None:
         gc.unfreeze()
 
 
-def test_one_copy_of_the_graph_lives_while_onnx_infers_and_none_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+BRANCHES = """c = Greater(m, m) y = If (c) <
+    then_branch = g1 () => (float[2, 3] a) { a = Neg(h) }, else_branch = g2 () => (float[2, 3] b) { b = Abs(h) }>"""
+
+
+@pytest.mark.parametrize(("last", "graphs"), [("y = Neg(h)", 0), (BRANCHES, 3)])
+def test_only_a_graph_with_bodies_is_copied_while_onnx_infers_and_the_copy_is_freed(
+    last: str, graphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load(
-        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-            g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) y = Neg(h) }""")
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[2, 3] x, float m) => (float[2, 3] y) {{ h = Relu(x) {last} }}""")
     )
     inferred, copies = infer._infer_onnx, list[int]()
 
@@ -63,5 +70,5 @@ def test_one_copy_of_the_graph_lives_while_onnx_infers_and_none_afterwards(monke
     ]  # held, so that no new graph gets the id of one
     before = frozenset(map(id, alive))
     shapes = resolve(model)
-    assert copies == [1] and not new_graphs()
-    assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs)
+    assert copies == [graphs] and not new_graphs()
+    assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs if value.name != "c")

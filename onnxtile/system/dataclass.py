@@ -54,51 +54,23 @@ class _AtFirstUse:
 
     def _written(self) -> Any:
         """Return the method as the standard library writes it for a class that has the same fields and nothing else."""
-        if self._name == "__init__":
-            return _init_of(self._owner, self._frozen)
         fields: list[Any] = [(field.name, field.type, field) for field in dataclasses.fields(self._owner)]
-        name = self._name
+        # A class without a text of its own would get its signature as one, which takes longer than all else.
+        members: dict[str, Any] = {"__doc__": "Not empty."}
+        if hasattr(self._owner, "__post_init__"):
+            members["__post_init__"] = None
+        name, is_init = self._name, self._name == "__init__"
         twin = dataclasses.make_dataclass(
             "Twin",
             fields,
-            namespace={
-                "__doc__": "A class without a text of its own would get its signature, which takes longer than all."
-            },
-            init=False,
+            namespace=members,
+            init=is_init,
+            frozen=is_init and self._frozen,
             repr=name == "__repr__",
             eq=name == "__eq__",
             unsafe_hash=name == "__hash__",
         )
         return vars(twin)[name]
-
-
-def _init_of(owner: Any, frozen: bool) -> Any:
-    """Return the `__init__` of `owner`: the standard library compiles two more methods with that of a frozen class."""
-    names: dict[str, Any] = {"__name__": owner.__module__, "__put": object.__setattr__, "__absent": object()}
-    parameters, lines = {False: ["__self"], True: ["*"]}, list[str]()
-    for field in dataclasses.fields(owner):
-        value, default = field.name, f"__default_{field.name}"
-        if field.default_factory is not dataclasses.MISSING:
-            names[default] = field.default_factory
-            value = f"{default}() if {value} is __absent else {value}" if field.init else f"{default}()"
-            default = "__absent"
-        elif field.default is not dataclasses.MISSING:
-            names[default] = field.default
-        else:
-            default = ""
-        if field.init:
-            parameters[bool(field.kw_only)].append(f"{field.name}={default}" if default else field.name)
-        elif default != "__absent":
-            continue
-        lines.append(f"__put(__self, {field.name!r}, {value})" if frozen else f"__self.{field.name} = {value}")
-    if hasattr(owner, "__post_init__"):
-        lines.append("__self.__post_init__()")
-    taken = (*parameters[False], *(parameters[True] if len(parameters[True]) > 1 else ()))
-    exec(f"def __init__({', '.join(taken)}):\n " + "\n ".join(lines or ["pass"]), names)
-    method = names["__init__"]
-    given = {field.name: field.type for field in dataclasses.fields(owner) if field.init}
-    method.__annotations__ = {**given, "return": None}
-    return method
 
 
 def _refuse_assignment(_instance: object, name: str, _value: object) -> NoReturn:

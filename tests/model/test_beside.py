@@ -94,7 +94,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-STEPS = range(1, 14)
+STEPS = range(1, 16)
 
 
 @pytest.mark.parametrize("late", [False, True])
