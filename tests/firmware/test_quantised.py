@@ -396,3 +396,16 @@ def test_a_softmax_in_8_bits_is_rounded_once() -> None:
     )
     made = built(model)
     assert made.proof.outputs[0].max_abs == 0 and 0 < made.source.workspace <= 40 * 9 * 4
+
+
+@needs_cc
+@pytest.mark.parametrize("padding", ["", "pads = [1, 1, 1, 1], "])
+def test_a_mean_over_a_window_that_the_tensor_cuts_off_divides_by_what_is_there(padding: str) -> None:
+    """The QLinearAveragePool of emx-onnx-cgen divides by all of the kernel, so its place is taken by the operator on floats."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 19]> g (float[1, 2, 8, 8] x) => (float[1, 2, h, w] y)
+        <float s = {{0.05}}, int8 z = {{3}}, float t = {{0.04}}, int8 u = {{-5}}> {{
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = AveragePool<kernel_shape = [3, 3], strides = [2, 2], {padding}ceil_mode = 1, count_include_pad = 1>(d)
+            r = QuantizeLinear(p, t, u)  y = DequantizeLinear(r, t, u) }}""")
+    made = built(model)
+    assert made.proof.equal and made.in_floats == 0
