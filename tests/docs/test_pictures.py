@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import onnx.parser
 import pytest
 
+import onnxtile
 from tests.conftest import ROOT, docs_script
 
 DOCS = ROOT / "docs"
@@ -46,3 +49,23 @@ def test_the_script_writes_into_the_folder_that_it_is_given(script: ModuleType, 
         patch.setattr(script, "PICTURES", [one for one in script.PICTURES if one.file == "squeezenet.svg"])
         script.main(tmp_path / "new")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["squeezenet.svg"]
+
+
+DIAGRAMS = {"tile.svg": "tile.md", "pattern.svg": "patterns.md"}
+
+
+@pytest.mark.parametrize("name", DIAGRAMS)
+def test_a_page_shows_the_diagram_that_the_script_draws(name: str) -> None:
+    drawn = docs_script("diagrams").DIAGRAMS[name]()
+    assert drawn == (DOCS / "images" / name).read_bytes(), "the diagram is out of date: python docs/diagrams.py"
+    assert f"(images/{name})" in (DOCS / DIAGRAMS[name]).read_text()
+
+
+def test_the_diagram_of_tiles_counts_the_nodes_that_tile_writes() -> None:
+    script = docs_script("diagrams")
+    m, k, n = script.SIZES
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[{m}, {k}] a, float[{k}, {n}] b) => (float[{m}, {n}] y) {{ y = MatMul(a, b) }}""")
+    written = Counter(node.op_type for node in onnxtile.tile(model, max=script.LARGEST).model.graph)
+    assert f"{written['MatMul']} MatMul, {written['Add']} Add, and Concat" in script.tiles().decode()
+    assert written["Concat"] > 0
