@@ -50,7 +50,7 @@ class TomlFile:
             first = min(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
             # Of a field of several types, pydantic names the one that it tried, too.
             location = tuple(part for part in first["loc"] if part != "[key]" and not str(part).startswith("function-"))
-            # A position is no part of a file: the line says which table of several it is.
+            # Positions in arrays are left out: the line of the error says which table it is.
             name = ".".join(part for part in location if isinstance(part, str))
             hint = None
             if first["type"] in _UNKNOWN:
@@ -174,7 +174,7 @@ def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
 
 
 def _tables(inside: Iterable[Mapping[str, Any]], key: str | int, whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the JSON schemas that what stands at `key` in one of the tables `inside` may have."""
+    """Return the JSON schemas of the tables that the key `key` of one of the tables `inside` may hold."""
     return [one for table in inside for value in _values(table, key) for one in _referred(value, whole)]
 
 
@@ -183,7 +183,7 @@ def _keys(table: Mapping[str, Any]) -> set[str]:
 
 
 def _values(table: Mapping[str, Any], key: str | int) -> list[Any]:
-    """Return the JSON schemas of what stands at `key` in a table, or in a table of which any key is allowed."""
+    """Return the JSON schemas of the value of `key` in a table; a table of arbitrary keys has one schema for all."""
     value = table.get("properties", {}).get(key, table.get("additionalProperties"))
     return [value] if isinstance(value, dict) else []
 

@@ -78,5 +78,7 @@ def test_the_results_of_all_verbs_are_public() -> None:
 def test_each_field_is_in_the_docstring() -> None:
     kinds = reachable()
     assert len(kinds) > 120
+    deepest = {"Footprint", "PlannedPart", "SizeFormula", "TransferTime", "WindowBounds"}
+    assert deepest <= {kind.__name__ for kind in kinds}
     public = {kind: {one.name for one in fields(kind) if not one.name.startswith("_")} for kind in kinds}
     assert not {kind.__name__: missing for kind in kinds if (missing := public[kind] - named(kind))}
