@@ -132,7 +132,9 @@ def _read_io(value: Any) -> tuple[str, ...]:
     placings = [word for word in words if not word.endswith(_ROWS)]
     for word in placings:
         if word not in (known := _PLACINGS.names()):
-            raise values.Unreadable(f"{word!r} does not say where inputs are", hint=nearest(word, [*known, "INPUT=rows"]))
+            raise values.Unreadable(
+                f"{word!r} does not say where inputs are", hint=nearest(word, [*known, "INPUT=rows"])
+            )
     if len(placings) > 1:
         raise values.Unreadable(f"{placings[1]!r} is the second place of inputs", hint="write one, and INPUT=rows")
     return words
