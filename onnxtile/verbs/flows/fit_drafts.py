@@ -242,19 +242,18 @@ class WrittenSchedule:
     def _settings(self) -> PlanSettings:
         """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once.
 
-        Many are planned in their order where no more effort is worth it: they fit so, or more bytes live at once than may. Without a
-        capacity, the peak is the least that was found, in this order.
+        What only more effort lets fit is planned in its order, until it fits. Many nodes are planned so, too, with little effort, where
+        that is enough, or more bytes live at once than may. Without a capacity, the peak is the least that was found, in this order.
         """
         settings, capacity = self.subject.settings, self.subject.capacity
-        if self.nodes <= _FULLY_PLANNED:
-            return settings
         in_order = replace(settings, order="model", bounds_orders=False)
+        are_few = self.nodes <= _FULLY_PLANNED
         if capacity is None:
-            return in_order
+            return settings if are_few else in_order
         if self.arena <= capacity or self.peak > capacity:
-            return replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
-        is_closer = self.closer.size <= capacity
-        return replace(in_order, effort=replace(settings.effort, enough=capacity)) if is_closer else settings
+            return settings if are_few else replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
+        enough = replace(settings.effort, enough=capacity)
+        return replace(in_order if self.closer.size <= capacity else settings, effort=enough)
 
     @cached_property
     def closer(self) -> Allocation:
@@ -478,7 +477,7 @@ class FitAttempts:
             return capacity is not None
         if last.peak > capacity:
             return False
-        if last.nodes > _FULLY_PLANNED and last.closer.size <= capacity:
+        if last.closer.size <= capacity:
             return True  # in its own order, where little is left to plan
         if last.schedule.nodes > self.left:
             return False

@@ -667,7 +667,7 @@ class FittedModel(RewrittenModel):
         ended = "; the bound of the search ended it" if blocked and blocked.search == "bound" else ""
         gaps = self.after.arena - blocked.peak if blocked else 0
         beside = f", beside gaps of {gaps:,} bytes" if gaps else ""
-        reached = f"the smallest arena reached is {self.after.arena:,} bytes{where}{beside}{ended}"
+        reached = f"the search came down to {self.after.arena:,} bytes{where}{beside}{ended}"
         return f"nothing fits {name} of {size:,} bytes: {reached}"
 
     @property
