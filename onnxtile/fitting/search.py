@@ -686,8 +686,9 @@ _STARTS = 4
 """Starts of regions before a kernel that does not fit whole, at most, the nearest first; beside these, those with fewer live bytes."""
 _DEAR = 1e6
 """At this price of multiply-accumulates none is done twice."""
-_SHARE = 1_000
-"""Kernels that a search for a better schedule may count at least; else as many as showed the one that is known."""
+_SHARE, _MULTIPLE = 1_000, 4
+"""Kernels that a search for a better schedule may count at least; else as many as showed the one that is known, or this multiple of them
+where no row is computed again."""
 _ROUGHLY = 6_000
 """Kernels that may be counted for a small peak where nothing fits the capacity, beside as many as showed that."""
 
@@ -782,11 +783,11 @@ def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
         number += 1
 
 
-def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget) -> bool:
-    """Return whether a schedule is hardly slower than the model as it is, so that no other is looked for."""
+def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget, most: float = SLIGHT) -> bool:
+    """Return whether a schedule does no product twice, for a price of at `most` so much, so that no other is looked for."""
     if schedule is None:
         return False
-    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= SLIGHT
+    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= most
 
 
 def _price(regions: Regions, schedule: FitSchedule, wanted: FitTarget) -> float:
@@ -904,19 +905,22 @@ def _within(
     if capacity < regions.least:
         return None
     best: FitSchedule | None = None
-    counted = regions.counted
+    counted, is_wanted = regions.counted, wanted.capacity is not None and capacity <= wanted.capacity
     for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
         cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth, budget=wanted.budget)
         for way in ways:
             if best is not None:
-                cuts.share = max(regions.counted - counted, _SHARE)
+                cuts.share = max((1 if recomputes else _MULTIPLE) * (regions.counted - counted), _SHARE)
             cheapest = best or known
             below = inf if cheapest is None else _price(regions, cheapest, wanted)
             schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress, below)
             if schedule is not None and _price(regions, schedule, wanted) < below:
                 best = schedule
-            if best is not None and best.macs <= regions.network.macs:
+            # On the way to smaller peaks, the first schedule is enough.
+            if _is_slight(regions, best, wanted, SLIGHT if is_wanted else inf):
                 return best
+        if _is_slight(regions, best, wanted, inf):
+            return best
     return best
 
 

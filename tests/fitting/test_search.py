@@ -22,6 +22,7 @@ from onnxtile.fitting.search import (
     RegionCuts,
     SearchEffort,
     _priced,
+    _within,
     all_effort,
     descent,
     is_in_proportion,
@@ -322,6 +323,35 @@ def test_a_capacity_out_of_reach_is_refused_with_little_work() -> None:
 
 
 @dataclass
+class SlowWay:
+    """A search that finds the kernels as they are, in so many further calls."""
+
+    calls: int
+    tried: list[int]
+
+    def __call__(self, cuts: RegionCuts, *_: object) -> SlowWay:
+        self.tried.append(self.calls)
+        self.cuts = cuts
+        return self
+
+    def schedule(self) -> FitSchedule:
+        first, *others = self.cuts.regions.whole
+        return FitSchedule((replace(first, calls=first.calls + self.calls), *others))
+
+
+@pytest.mark.parametrize(("first", "tried"), [(50_000, [50_000, 700]), (100, [100])])
+def test_pieces_are_handed_over_where_whole_tensors_take_much_longer(first: int, tried: list[int]) -> None:
+    about = regions()
+    ways = SlowWay(first, []), SlowWay(700, [])
+    capacity = max(region.peak for region in about.whole)
+    ways[1].tried = ways[0].tried
+    found = _within(about, capacity, FitTarget(capacity, 0.0), ways, silent, 1)  # type: ignore[arg-type]
+    assert ways[0].tried == tried
+    assert found is not None
+    assert sum(region.calls for region in found.regions) == len(about.whole) + tried[-1]
+
+
+@dataclass
 class PricedWay:
     """A search that saves nodes where these cost more than the products that it does twice."""
 
@@ -458,7 +488,7 @@ def test_a_network_that_is_too_large_is_not_cut(monkeypatch: pytest.MonkeyPatch)
     assert read.counted == 0
     arena = _arena(made)
     assert onnxtile.fit(made, capacity=arena).fits
-    with pytest.raises(Infeasible, match=f"reached is {arena:,} bytes.*; the bound of the search ended it") as ended:
+    with pytest.raises(Infeasible, match=f"came down to {arena:,} bytes.*; the bound of the search ended it") as ended:
         onnxtile.fit(made, capacity=arena - 64, verify=False)
     assert ended.value.hint == f"give capacity={arena} or try functions='fuse', io='outside'", "no budget helps there"
     with pytest.raises(Infeasible, match="too many for a search"):
@@ -480,7 +510,7 @@ def test_items_of_a_batch_that_are_too_many_for_a_search_are_not_cut(monkeypatch
     found = onnxtile.fit(made, capacity="smallest")
     assert [step.kind for step in found.steps] == ["batch"]
     assert found.after.arena < _arena(made)
-    with pytest.raises(Infeasible, match=f"reached is {found.after.arena:,} bytes.*; the bound of the search ended it"):
+    with pytest.raises(Infeasible, match=f"came down to {found.after.arena:,} bytes.*; the bound of the search ended it"):
         onnxtile.fit(made, capacity=64)
 
 

@@ -100,7 +100,7 @@ def fit(options: FitOptions) -> FittedModel:
 
 
 def _next_step(options: FitOptions, fitted: FittedModel) -> str:
-    """Return what may help where nothing fits. Where the bound of the search ended it, one for the smallest arena goes further."""
+    """Return what may help where nothing fits. A larger budget does not help where the bound of the search ended it."""
     blocked = fitted.blocked_by
     memory = options.memory
     if blocked is not None and (blocked.search == "floor" or (memory is not None and memory[1] < blocked.floor)):
@@ -109,7 +109,6 @@ def _next_step(options: FitOptions, fitted: FittedModel) -> str:
         return f"give the fast memory {fitted.after.arena:,} bytes"
     is_ended = blocked is not None and blocked.search == "bound"
     further = (
-        ("--capacity smallest, which searches further", is_ended),
         ("a larger --budget", not is_ended),
         ("no --tolerance", options.exact),
         ("--functions fuse", "fuse" not in options.functions),
