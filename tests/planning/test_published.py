@@ -111,12 +111,14 @@ def lists(found: Any, path: Path_ = ()) -> Iterator[tuple[Path_, list[Any]]]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> Document:
-    made = copy.deepcopy(document)
-    inner: Any = made
+    """Return a document with `value` at `path`; what is not on the way is shared."""
+    made: Any = copy.copy(document)
+    inner = made
     for key in path[:-1]:
+        inner[key] = copy.copy(inner[key])
         inner = inner[key]
     inner[path[-1]] = value
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def others(value: Any) -> list[Any]:
