@@ -19,7 +19,7 @@ import pytest
 import onnxtile
 from onnxtile.verbs.flows import fit as fit_curve
 from tests.cli.conftest import Run
-from tests.fitting.networks import inverted_residuals, model
+from tests.fitting.networks import branches, inverted_residuals, model
 
 # fit, bad input: one line, the right exit code, and nothing is written.
 
@@ -48,7 +48,7 @@ from tests.fitting.networks import inverted_residuals, model
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
         (("--capacity", "4KiB", "--budget", "-3nodes"), 2, "at least 1"),
-        (("--capacity", "800", "--budget", "14nodes"), 1, "nothing fits"),
+        (("--capacity", "30000", "--budget", "9nodes"), 1, "nothing fits"),
         (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
         (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
         (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
@@ -66,7 +66,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(inverted_residuals(5, 4), tmp_path / "m.onnx")
+    onnx.save(branches(), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
