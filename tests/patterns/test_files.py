@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -23,6 +22,7 @@ from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
 from onnxtile.system.registry import data_folder
 from onnxtile.system.toml_file import read
+from tests.patterns.conftest import Tiny
 
 # Pattern files that are wrong: each error names the file and the line at fault.
 
@@ -278,9 +278,6 @@ def test_a_span_is_found_in_its_source(span: tuple[int, int], origin: tuple[str 
 
 # The order in which chosen patterns run: as they are given, but each after those it needs, whatever option names it.
 
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
 
 GATED = "s = Sigmoid(x)\ng = Mul(x, s)\ny = Mul(g, z)"
 

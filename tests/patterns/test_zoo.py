@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -17,7 +17,7 @@ from onnxtile import api
 from onnxtile.query.program import Check
 from onnxtile.report.tables import for_explain
 from tests.conftest import LIGHT, ZOO
-from tests.patterns.conftest import LIBRARY
+from tests.patterns.conftest import LIBRARY, Tiny
 
 # The library finds every site in the models of the zoo, and no other.
 
@@ -102,9 +102,6 @@ def test_each_block_has_its_attention(block: str, exporter: str, found: Callable
 
 # Every pattern says why it did not match, on real models, as text and as JSON.
 
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
 
 QUICK = [("t5_encoder_ts14", "RMSNorm"), ("clip_text_dy20", "GeLU"), ("bert-sdpa_ts14", "MultiHeadAttention")]
 WHOLE = [(path.stem, name) for path in sorted(ZOO.glob("*_ts14*.onnx")) for name in LIBRARY]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ from onnxtile.system.errors import Infeasible, ModelError, UsageError
 from onnxtile.tiling.limits import Limits
 from onnxtile.verbs.flows import tile as peaks
 from onnxtile.verbs.flows.results import TiledModel
+from tests.tiling.conftest import Bench, Tiled
 
 # The outcome that a user sees: the arena before and after, warnings, nodes left out, and nodes that cannot meet a
 # limit.
@@ -151,9 +152,6 @@ def test_tiles_of_more_dimensions_than_numpy_has_are_refused() -> None:
 
 # The judgement of single nodes: it passes what is right, and notices what is wrong.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 FOUR = Limits.of(max=4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds, find, has_limits, ready_made
+from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_convolutions import Conv
 from tests.tiling.test_levels import written
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
-
 
 STRICT = TilingPolicy(strict=True)
 
