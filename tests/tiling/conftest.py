@@ -19,7 +19,7 @@ from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.topology import all_nodes
 from onnxtile.model.validity import check_proto, skeleton
-from onnxtile.shapes.resolve import resolve
+from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
@@ -134,6 +134,7 @@ class Tiled:
         proto = skeleton(self.model)
         check_proto(proto)
         sizes = sizes_by_onnx(proto)
+        shapes: Shapes | None = None  # of the package, where onnx does not know one
         marked = [node for node in all_nodes(self.model) if keys.TILE in node.metadata_props]
         assert sum(node.op_type in TILES | CONVOLUTIONS for node in marked) == self.result.matmuls
         for node in marked:
@@ -141,8 +142,8 @@ class Tiled:
                 values = [value for value in node.inputs[:2] if value is not None]
                 dims = [sizes.get(value.name) or declared(value).dims for value in values]
                 if not all(isinstance(size, int) for one in dims for size in one or ()):
-                    inferred = resolve(self.model)
-                    dims = [inferred.dims(value) or declared(value).dims for value in values]
+                    shapes = shapes or resolve(self.model)
+                    dims = [shapes.dims(value) or declared(value).dims for value in values]
                 require_within(node, self.limits, dims)
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node
