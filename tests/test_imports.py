@@ -55,7 +55,7 @@ PURE = [
     "fitting/search.py",
     "planning/offsets",
     "planning/problem_check.py",
-    "planning/planners",
+    "planning/planners.py",
     "report",
 ]
 

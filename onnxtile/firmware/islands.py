@@ -25,8 +25,8 @@ from onnxtile.kernels.aliases import LayoutFacts, overwritable, parts, views
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.orders import named
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import named
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.dataclass import dataclass

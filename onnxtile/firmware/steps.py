@@ -58,9 +58,9 @@ from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import operator_of, work_of
 from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.orders import named
 from onnxtile.planning.ranges import growth_of
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import named
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, written_out
 from onnxtile.system.dataclass import dataclass

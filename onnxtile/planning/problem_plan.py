@@ -6,7 +6,7 @@ from onnxtile.declare.plan_document import CopyCount, PlannedBuffer, PlannedPart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.problem_check import require
 from onnxtile.planning.result import PlanResult
 

@@ -46,7 +46,7 @@ from onnxtile.tiling.contraction import (
 from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
 from onnxtile.tiling.functions import FunctionCopies, FunctionTable
 from onnxtile.tiling.limits import SUM_TYPES, Limits, TilingPolicy
-from onnxtile.tiling.operators.products import island_of
+from onnxtile.tiling.operators import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.write import most_nodes, write_tiles
 from onnxtile.tiling.writer import SCATTER_OPSET, Writer, fitting, keeps_copies, scatters

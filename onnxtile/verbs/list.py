@@ -53,13 +53,13 @@ def _patterns() -> Iterator[OptionName]:
 
 
 def _planners() -> Iterator[OptionName]:
-    from onnxtile.planning.planner import planners
+    from onnxtile.planning.planners import planners
 
     yield from (OptionName(name, planner.summary) for name, planner in planners().items())
 
 
 def _orders() -> Iterator[OptionName]:
-    from onnxtile.planning.schedule import orders
+    from onnxtile.planning.orders import orders
 
     yield from (OptionName(name, order.summary) for name, order in orders().items())
 

@@ -60,7 +60,7 @@ SearchWords: TypeAlias = str | int | Sequence[str | int] | SearchChoice
 def _search_words() -> list[str]:
     """Return the words of a search: the planners, and the levels of effort."""
     from onnxtile.planning.offsets.effort import LEVELS
-    from onnxtile.planning.planner import planners
+    from onnxtile.planning.planners import planners
 
     return [*planners(), *LEVELS]
 
@@ -238,7 +238,7 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "execution order of the nodes",
             "auto|model|min-peak|any",
             heading=_SEARCH,
-            choices=Choices("onnxtile.planning.schedule:orders"),
+            choices=Choices("onnxtile.planning.orders:orders"),
         ),
     ] = "auto"
 

@@ -174,8 +174,8 @@ def test_each_name_stands_once_and_has_a_summary(run: Run, kind: str) -> None:
 
 def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.fusion.pattern import select
-    from onnxtile.planning.planner import planners
-    from onnxtile.planning.schedule import orders
+    from onnxtile.planning.orders import orders
+    from onnxtile.planning.planners import planners
     from onnxtile.tiling.limits import figures_of, find, has_limits
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()

@@ -12,7 +12,7 @@ from onnxtile.kernels.liveness import LivePart, rounded, union
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
-from onnxtile.planning.planner import planners
+from onnxtile.planning.planners import planners
 from onnxtile.planning.problem_check import check, require
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.report.format import RenderOptions

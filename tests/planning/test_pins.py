@@ -16,7 +16,7 @@ from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.planning.layout import Pins
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import PinOverlap
-from onnxtile.planning.planner import planners
+from onnxtile.planning.planners import planners
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.to_html import content

@@ -13,7 +13,7 @@ import onnxtile
 from onnxtile.planning.offsets import csv_problem
 from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, align, require_capacity
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.problem_check import check, require
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
 from tests.planning.conftest import problems

@@ -34,7 +34,7 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocat
 from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
