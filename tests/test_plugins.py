@@ -241,7 +241,7 @@ VERB = '''
 from dataclasses import dataclass
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.declare.option import declared
+from onnxtile.declare.verb import declared
 from onnxtile.declare.verb import Outcome, Verb
 
 

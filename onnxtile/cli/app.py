@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from onnxtile.cli.command import Group, command, require_command
-from onnxtile.declare.option import parameters
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import Verb, parameters
 from onnxtile.system.registry import discover, named
 
 _EXAMPLES = """\

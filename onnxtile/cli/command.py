@@ -15,12 +15,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from onnxtile.cli.streams import require_stdout, say
-from onnxtile.declare.option import (
+from onnxtile.declare.verb import (
     OPTIONS,
     REPORTING,
     SIZES,
     WRITING,
     Option,
+    Outcome,
+    Rendered,
+    Verb,
     VerbParameter,
     drop_advice,
     limits_of,
@@ -28,7 +31,6 @@ from onnxtile.declare.option import (
     read,
     with_progress,
 )
-from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, OnnxtileError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable

@@ -10,9 +10,8 @@ import onnx_ir as ir
 from onnxtile.declare.verb import JsonFields
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS
-from onnxtile.operators.row import QuantisedPort
+from onnxtile.operators.row import Products, QuantisedPort
 from onnxtile.operators.table import operator_of, quantised_form
-from onnxtile.operators.work import Products
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 

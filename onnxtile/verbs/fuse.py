@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Option, Positional
-from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.declare.verb import Choices, Option, Outcome, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 from onnxtile.system.registry import imported

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Positional
-from onnxtile.declare.verb import JsonFields, Outcome, Verb, VerbResult
+from onnxtile.declare.verb import Choices, JsonFields, Outcome, Positional, Verb, VerbResult
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid
 

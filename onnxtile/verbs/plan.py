@@ -21,10 +21,19 @@ from onnxtile.common_options import (
     counted_runs,
 )
 from onnxtile.declare import values
-from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
-from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.declare.values import LAYOUT, LayoutRules, LayoutTable, TargetFigures, rules_in
+from onnxtile.declare.verb import (
+    SIZES,
+    WRITING,
+    Choices,
+    Option,
+    Outcome,
+    Positional,
+    Rendered,
+    Verb,
+    names,
+    require_within,
+)
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported

@@ -14,7 +14,7 @@ import typer.main
 
 from onnxtile.cli.app import build, verbs
 from onnxtile.cli.command import endings
-from onnxtile.declare.option import parameters
+from onnxtile.declare.verb import parameters
 from onnxtile.verbs.list import KINDS, option_names
 from tests.cli.conftest import Run
 from tests.cli.test_cli import COMMANDS

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.step import verbs
+from onnxtile.pipeline.file import Pipeline, from_file, verbs
 from onnxtile.system.errors import UsageError
 
 GOOD = """

@@ -17,10 +17,8 @@ from rich.table import Table
 
 from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.pipeline.budgets import PipelineBudgets
-from onnxtile.pipeline.file import Destination, Pipeline, from_file
-from onnxtile.pipeline.run import run_all, run_one
-from onnxtile.pipeline.step import PipelineStep
-from onnxtile.pipeline.workers import Workers
+from onnxtile.pipeline.file import Destination, Pipeline, PipelineStep, from_file
+from onnxtile.pipeline.run import Workers, run_all, run_one
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.list import OptionNames
@@ -198,7 +196,7 @@ def listening() -> set[tuple[str, int]]:
     pytest.importorskip("distributed")
     psutil = pytest.importorskip("psutil")
     script = (
-        "import sys, time\nfrom onnxtile.pipeline.workers import Workers\n"
+        "import sys, time\nfrom onnxtile.pipeline.run import Workers\n"
         "if __name__ == '__main__':\n"
         "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
         "        print('up', flush=True)\n        sys.stdin.read()\n"
@@ -242,7 +240,7 @@ def test_a_scheduler_that_does_not_answer(
     pipeline: Callable[[str], Pipeline], models: list[Path], mute: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
+    monkeypatch.setattr("onnxtile.pipeline.run._PATIENCE", 0.5)
     workers = Workers(2, "dask", mute if address == "mute" else address)
     for some in (models, models[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):

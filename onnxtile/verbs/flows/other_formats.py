@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.verb import Outcome, VerbResult
+from onnxtile.declare.verb import Outcome, VerbResult, declared, narrowed
 from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of

@@ -14,9 +14,8 @@ from onnxtile.check.audit import require
 from onnxtile.check.ranges import listed, proved_sizes
 from onnxtile.common_options import DimensionSizes, WholeShapes
 from onnxtile.declare import values as option_values
-from onnxtile.declare.option import declared
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.binding import (
     LeadingSizes,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 import onnx_ir as ir
 
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.values import path_of
+from onnxtile.declare.values import TargetFigures, path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fitting.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.feeds import Feeds, read_inputs
 from onnxtile.model.load import load
