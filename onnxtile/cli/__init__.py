@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from onnxtile.cli.app import build, verbs
-from onnxtile.cli.command import worded
+from onnxtile.cli.command import build, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
 from onnxtile.declare.verb import replaced
 from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxtile.cli.app import verbs
+from onnxtile.cli.command import verbs
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare.verb import Verb, VerbParameter, options
 

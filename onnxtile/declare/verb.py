@@ -65,7 +65,7 @@ from onnxtile.system.text import whole
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onnxtile.model.stream import Draft
+    from onnxtile.model.save import Draft
 
 
 # Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.

@@ -21,8 +21,7 @@ from onnxtile.model.functions import add_function, constant_node, free_function,
 from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
-from onnxtile.model.save import raise_ir_version
-from onnxtile.model.stream import Written
+from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
 from onnxtile.operators.row import Left

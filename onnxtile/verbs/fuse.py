@@ -50,7 +50,7 @@ class FuseOptions(VerifyOptions):
         Option(
             "which lowered sites may differ on edge rows: where the operator is kinder, none, or any",
             "kinder|strict|any",
-            choices=Choices("onnxtile.fusion.edge_rows:EdgeRule"),
+            choices=Choices("onnxtile.fusion.site_check:EdgeRule"),
         ),
     ] = "kinder"
     for_memory: Annotated[bool, Option("leave out meta-ops that make the arena of the default plan larger")] = False

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from onnxtile.cli.app import build, verbs
-from onnxtile.cli.command import endings
+from onnxtile.cli.command import build, endings, verbs
 from onnxtile.declare.verb import parameters
 from onnxtile.verbs.list import KINDS, option_names
 from tests.cli.conftest import Run

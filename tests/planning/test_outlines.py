@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxtile.kernels.liveness import LivePart, rounded, union
-from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
 from onnxtile.planning.planners import planners
-from onnxtile.planning.problem_check import check, require
-from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.problem_plan import check, plan_buffers, read_problem, require
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.data import CSV
 from onnxtile.system.errors import CheckFailed, UsageError

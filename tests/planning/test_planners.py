@@ -16,7 +16,7 @@ from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
 from onnxtile.planning.planners import Planner, find_planner, planners
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

@@ -17,7 +17,7 @@ from onnxtile.planning.offsets.ejection import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
 from onnxtile.planning.planners import NAIVE, place
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.problem_plan import check
 from tests.planning.conftest import problems
 from tests.random_graphs.ranges import ranged_model
 

@@ -20,7 +20,7 @@ from onnx import numpy_helper
 
 from onnxtile import api
 from onnxtile.declare.verb import write_result
-from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning.problem_plan import read_problem
 from onnxtile.report.curve_files import ENDINGS
 from onnxtile.report.format import Emission, Format, RenderOptions, format_of, read_plan
 from onnxtile.report.formats.data import TFLM, TFLM_JSON, TRACE

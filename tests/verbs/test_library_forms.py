@@ -251,7 +251,7 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
 
 
 def test_every_keyword_of_the_library_is_an_option_of_its_command() -> None:
-    from onnxtile.cli.app import verbs
+    from onnxtile.cli.command import verbs
     from onnxtile.declare.verb import options
 
     for name in ("fuse", "unfuse", "tile", "plan", "inspect", "verify"):

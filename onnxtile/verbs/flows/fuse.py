@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx_ir as ir
 
 from onnxtile.declare.verb import Outcome, declared
-from onnxtile.fusion.edge_rows import EdgeRule, by_effect
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
 from onnxtile.fusion.lower.driver import BY_RUN, Lowered, LoweredSites, SitePair
 from onnxtile.fusion.lower.driver import lower as lower_graph
 from onnxtile.fusion.lower.lowering import LoweringFacts, Target
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
-from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, by_effect, check_sites
 from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs

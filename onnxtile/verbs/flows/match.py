@@ -18,9 +18,9 @@ from onnxtile.operators.table import operator_of
 from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
 from onnxtile.query.graph import Vertex, identify
+from onnxtile.query.language import ANY_NODE, PRODUCER
 from onnxtile.query.match import Match, Matcher, VertexIndex, compiled, required_nodes
 from onnxtile.query.program import Program
-from onnxtile.query.syntax import ANY_NODE, PRODUCER
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.text import unquoted

@@ -13,9 +13,8 @@ from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_byte
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
 from onnxtile.deployment.tflite_replay import require_sound
-from onnxtile.planning.offsets.csv_problem import read_problem
 from onnxtile.planning.offsets.problem import require_alignment
-from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.problem_plan import plan_buffers, read_problem
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, ModelError, UsageError

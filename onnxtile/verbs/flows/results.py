@@ -19,7 +19,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
 from onnxtile.model.modules import ModulePath, module_path
-from onnxtile.model.stream import Draft
+from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes

@@ -19,7 +19,7 @@ from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
-from onnxtile.model.stream import Draft
+from onnxtile.model.save import Draft
 from onnxtile.model.topology import all_nodes, node_id
 from onnxtile.model.validity import check
 from onnxtile.planning.annotate import clear_plan
