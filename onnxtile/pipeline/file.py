@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,12 @@ import pydantic
 
 from onnxtile.declare.values import RunChoice, read_limits
 from onnxtile.pipeline.budgets import Baseline, Budgets, PipelineBudgets, as_pydantic
-from onnxtile.pipeline.step import PipelineStep, step_at
+from onnxtile.pipeline.step import MODELS, PipelineStep, step_at
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.files import is_file_name, real
 from onnxtile.system.limits import RunLimits
-from onnxtile.system.toml_file import TomlFile, read
+from onnxtile.system.toml_file import Location, TomlFile, read
 
 REPORT = ".report.json"
 """The ending of the report beside each model."""
@@ -68,9 +69,15 @@ def from_file(path: Path) -> Pipeline:
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(model for pattern in file.models for model in _models_named(source, pattern))
-    for pattern in file.budgets.unmatched(models) if models else ():
-        where = source.place(("budgets", "models", pattern))
-        raise UsageError(f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files")
+    tables: list[Location] = [("budgets", "models", pattern) for pattern in file.budgets.models]
+    tables += [("steps", i, MODELS, pattern) for i, step in enumerate(steps) for pattern in step.by_model]
+    for place in tables if models else ():
+        pattern = str(place[-1])
+        if not any(fnmatchcase(model.name, pattern) for model in models):
+            where = source.place(place)
+            raise UsageError(
+                f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files"
+            )
     limits = RunLimits(file.runs.seconds, file.runs.memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
@@ -105,8 +112,10 @@ def _require_meta_ops(
         return
     from onnxtile.fusion.pattern import chosen_patterns
 
-    patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
-    meta_ops = [pattern.name for chosen in patterns for pattern in chosen]
+    fusing = [step for step in steps if step.name == "fuse"]
+    given = [step.options.patterns for step in fusing]
+    given += [table["patterns"] for step in fusing for table in step.by_model.values() if "patterns" in table]
+    meta_ops = [pattern.name for names in given for pattern in chosen_patterns(names)]
     for name in budgets.min_fused:
         if name not in meta_ops:
             where = source.place((*table, "min_fused", name))
@@ -204,7 +213,8 @@ def apart(
 
 
 def _read_by_steps(pipeline: Pipeline) -> list[Path]:
-    return [value for step in pipeline.steps for value in vars(step.options).values() if isinstance(value, Path)]
+    given = (table for step in pipeline.steps for table in (vars(step.options), *step.by_model.values()))
+    return [value for table in given for value in table.values() if isinstance(value, Path)]
 
 
 def make_folders(destination: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:

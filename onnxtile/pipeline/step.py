@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) ->
 DO = "do"
 """The key of a step that names its verb."""
 
+MODELS = "models"
+"""The key of a table with other options of a step for some models, by a pattern of their file names."""
+
 
 @dataclass(frozen=True)
 class ModelSoFar:
@@ -66,10 +70,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """A verb and its options, which have no model yet."""
+    """A verb and its options, which have no model yet. `by_model` has other values of some, by a pattern of file names."""
 
     verb: Verb
     options: Any
+    by_model: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -97,6 +102,16 @@ class PipelineStep:
         """The ending of each file beside the model, also of those that belong to another."""
         paths = {form: Path(f"x{form}") for form in self.emitted.values()}
         return (*self.emitted, *self._second_files(paths))
+
+    def of(self, model: Path) -> PipelineStep:
+        """Return the step for `model`: each option is that of the last pattern that matches and has it. Raises UsageError."""
+        others = [given for pattern, given in self.by_model.items() if fnmatchcase(model.name, pattern)]
+        if not others:
+            return self
+        given = {name: value for values in others for name, value in values.items()}
+        step = PipelineStep(self.verb, replace(self.options, **given))
+        step.require()
+        return step
 
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
@@ -159,7 +174,28 @@ def step_at(source: TomlFile, at: Location, content: Mapping[str, Any]) -> Pipel
         raise UsageError(f"{source.place((*at, DO))}: a step names its verb", hint=hint)
     if name not in known:
         raise UsageError(f'{source.place((*at, DO))}: invalid do = "{name}"', hint=nearest(name, list(known)))
-    step = PipelineStep(known[name], _options(source, at, known[name], content))
+    tables = content.get(MODELS, {})
+    if not (isinstance(tables, dict) and all(isinstance(table, dict) for table in tables.values())):
+        hint = '[steps.models."encoder*.onnx"]'
+        raise UsageError(f"{source.place((*at, MODELS))}: {MODELS!r} has a table for each pattern", hint=hint)
+    general = {key: value for key, value in content.items() if key != MODELS}
+    step = _step(source, at, known[name], general)
+    by_model = {}
+    for pattern, table in tables.items():
+        place = (*at, MODELS, pattern)
+        for key in (DO, "emit"):
+            if key in table:
+                raise UsageError(
+                    f"{source.place((*place, key))}: {key!r} is the same for all models", hint="leave it out"
+                )
+        settings = _step(source, place, known[name], {**general, **table}).options
+        by_model[pattern] = {key: getattr(settings, key) for key in table}
+    return replace(step, by_model=by_model)
+
+
+def _step(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, Any]) -> PipelineStep:
+    """Return the step with the options of `content`, `at` a place of a file. Raises UsageError with file and line."""
+    step = PipelineStep(verb, _options(source, at, verb, content))
     try:
         step.require()
     except UsageError as error:
