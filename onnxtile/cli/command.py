@@ -342,12 +342,17 @@ class Job:
         from onnxtile.report.table import line, plain, short
 
         console = Console()
-        if not console.is_terminal:
-            console.width = 10_000  # in a pipe there is no edge to wrap at
         written = [*([] if target is None else [target]), *map(str, files or ())]
-        for part in [*parts, line(f"written: {', '.join(written)}")] if written else parts:
-            for row in short(part) if console.is_terminal else [plain(part)]:
-                console.print(row, crop=console.is_terminal)
+        parts += [line(f"written: {', '.join(written)}")] if written else []
+        if console.is_terminal:
+            for row in (row for part in parts for row in short(part)):
+                console.print(row)
+            return
+        console.width = 10_000  # in a pipe there is no edge to wrap at, and no cell to fill
+        with console.capture() as rows:
+            for part in parts:
+                console.print(plain(part), crop=False)
+        console.file.writelines(f"{row.rstrip()}\n" for row in rows.get().splitlines())
 
     def write(
         self,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,6 +52,9 @@ def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) ->
 DO = "do"
 """The key of a step that names its verb."""
 
+MODELS = "models"
+"""The key of a table with other options of a step for some models, by a pattern of their file names."""
+
 
 @dataclass(frozen=True)
 class ModelSoFar:
@@ -77,10 +81,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """A verb and its options, which have no model yet."""
+    """A verb and its options, which have no model yet. `by_model` has other values of some, by a pattern of file names."""
 
     verb: Verb
     options: Any
+    by_model: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -108,6 +113,16 @@ class PipelineStep:
         """The ending of each file beside the model, also of those that belong to another."""
         paths = {form: Path(f"x{form}") for form in self.emitted.values()}
         return (*self.emitted, *self._second_files(paths))
+
+    def of(self, model: Path) -> PipelineStep:
+        """Return the step for `model`: each option is that of the last pattern that matches and has it. Raises UsageError."""
+        others = [given for pattern, given in self.by_model.items() if fnmatchcase(model.name, pattern)]
+        if not others:
+            return self
+        given = {name: value for values in others for name, value in values.items()}
+        step = PipelineStep(self.verb, replace(self.options, **given))
+        step.require()
+        return step
 
     def require(self) -> None:
         """Raise UsageError for options that make no sense together, or that name files that are not there."""
@@ -170,7 +185,28 @@ def step_at(source: TomlFile, at: Location, content: Mapping[str, Any]) -> Pipel
         raise UsageError(f"{source.place((*at, DO))}: a step names its verb", hint=hint)
     if name not in known:
         raise UsageError(f'{source.place((*at, DO))}: invalid do = "{name}"', hint=nearest(name, list(known)))
-    step = PipelineStep(known[name], _options(source, at, known[name], content))
+    tables = content.get(MODELS, {})
+    if not (isinstance(tables, dict) and all(isinstance(table, dict) for table in tables.values())):
+        hint = '[steps.models."encoder*.onnx"]'
+        raise UsageError(f"{source.place((*at, MODELS))}: {MODELS!r} has a table for each pattern", hint=hint)
+    general = {key: value for key, value in content.items() if key != MODELS}
+    step = _step(source, at, known[name], general)
+    by_model = {}
+    for pattern, table in tables.items():
+        place = (*at, MODELS, pattern)
+        for key in (DO, "emit"):
+            if key in table:
+                raise UsageError(
+                    f"{source.place((*place, key))}: {key!r} is the same for all models", hint="leave it out"
+                )
+        settings = _step(source, place, known[name], {**general, **table}).options
+        by_model[pattern] = {key: getattr(settings, key) for key in table}
+    return replace(step, by_model=by_model)
+
+
+def _step(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, Any]) -> PipelineStep:
+    """Return the step with the options of `content`, `at` a place of a file. Raises UsageError with file and line."""
+    step = PipelineStep(verb, _options(source, at, verb, content))
     try:
         step.require()
     except UsageError as error:
@@ -279,9 +315,15 @@ def from_file(path: Path) -> Pipeline:
     if "{name}" not in output or not is_file_name(output) or not output.endswith(".onnx"):
         raise UsageError(f"{source.place(('output',))}: the output is a file's name such as '{{name}}.deployed.onnx'")
     models = tuple(model for pattern in file.models for model in _models_named(source, pattern))
-    for pattern in file.budgets.unmatched(models) if models else ():
-        where = source.place(("budgets", "models", pattern))
-        raise UsageError(f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files")
+    tables: list[Location] = [("budgets", "models", pattern) for pattern in file.budgets.models]
+    tables += [("steps", i, MODELS, pattern) for i, step in enumerate(steps) for pattern in step.by_model]
+    for place in tables if models else ():
+        pattern = str(place[-1])
+        if not any(fnmatchcase(model.name, pattern) for model in models):
+            where = source.place(place)
+            raise UsageError(
+                f"{where}: {pattern!r} matches none of the models of this file", hint="give names of files"
+            )
     limits = RunLimits(file.runs.seconds, file.runs.memory)
     return Pipeline(path.stem, steps, file.budgets, models, output, limits)
 
@@ -316,8 +358,10 @@ def _require_meta_ops(
         return
     from onnxtile.fusion.pattern import chosen_patterns
 
-    patterns = (chosen_patterns(step.options.patterns) for step in steps if step.name == "fuse")
-    meta_ops = [pattern.name for chosen in patterns for pattern in chosen]
+    fusing = [step for step in steps if step.name == "fuse"]
+    given = [step.options.patterns for step in fusing]
+    given += [table["patterns"] for step in fusing for table in step.by_model.values() if "patterns" in table]
+    meta_ops = [pattern.name for names in given for pattern in chosen_patterns(names)]
     for name in budgets.min_fused:
         if name not in meta_ops:
             where = source.place((*table, "min_fused", name))
@@ -415,7 +459,8 @@ def apart(
 
 
 def _read_by_steps(pipeline: Pipeline) -> list[Path]:
-    return [value for step in pipeline.steps for value in vars(step.options).values() if isinstance(value, Path)]
+    given = (table for step in pipeline.steps for table in (vars(step.options), *step.by_model.values()))
+    return [value for table in given for value in table.values() if isinstance(value, Path)]
 
 
 def make_folders(destination: Destination, pipeline: Pipeline, models: Sequence[Path]) -> None:

@@ -357,7 +357,7 @@ def _applied(
         for path in destination.files(pipeline, source)[1:]:
             require_writable(path, source=source)
     for step in pipeline.steps:
-        done = _done(step, state, pipeline.limits)
+        done = _done(step.of(source), state, pipeline.limits)
         results.append((step.name, done.content))
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:

@@ -100,6 +100,17 @@ def test_a_budget_of_one_model_replaces_that_of_all(
     assert [one.limit for report in reports for one in report.budgets] == [1, 2**30]
 
 
+def test_sizes_are_for_the_models_that_have_these_dimensions(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    open_ = parsed("open (float[batch, 8] x) => (float[batch, 8] y) { y = Relu(x) }")
+    onnx.save_model(open_, tmp_path / "open.onnx")
+    text = '[[steps]]\ndo = "plan"\n[steps.models."open*"]\ndims = {batch = 3}'
+    outcome = run_all(pipeline(text), [model, tmp_path / "open.onnx"], Destination(tmp_path / "out"))
+    assert [report.passed for report in outcome.reports] == [True, True]
+    assert outcome.reports[1].steps[0][1]["dims"] == {"batch": 3}
+
+
 def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> free (float[4,3] x) => (int64[2,N] y) { y = NonZero(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
