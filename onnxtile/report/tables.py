@@ -10,7 +10,7 @@ from math import prod
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.model.modules import dotted, module_path
+from onnxtile.model.node_kinds import dotted, module_path
 from onnxtile.report.inspect_tables import for_inspect, for_trace
 from onnxtile.report.layout import live_line
 from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes, reads_text

@@ -23,7 +23,7 @@ from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
 from onnxtile.model.topology import all_values, node_ids
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import clear_plan
+from onnxtile.planning.rows import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options

@@ -22,7 +22,7 @@ from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.save import Draft
 from onnxtile.model.topology import all_nodes, node_id
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import clear_plan
+from onnxtile.planning.rows import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
