@@ -7,6 +7,7 @@ from math import ceil, floor, log2
 from pathlib import Path
 
 from onnxtile.report.colors import EDGE
+from onnxtile.report.fit_tables import COLUMNS, curve_rows
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.svg import (
     RENDERER,
@@ -22,7 +23,6 @@ from onnxtile.report.svg import (
     xml_text,
 )
 from onnxtile.report.table import ResultJson
-from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.report.web_page import as_text, figures, filled, in_script
 from onnxtile.report.words import readable, unit_of
 from onnxtile.system.dataclass import dataclass

@@ -12,7 +12,8 @@ from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import raise_ir_version, to_bytes
-from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.model.topology import clear_plan
+from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
