@@ -10,10 +10,9 @@ from typing import Any
 
 import typer
 
-from onnxtile.cli.app import build, verbs
-from onnxtile.cli.command import worded
+from onnxtile.cli.command import build, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
-from onnxtile.declare.option import replaced
+from onnxtile.declare.verb import replaced
 from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.process import silence_libraries

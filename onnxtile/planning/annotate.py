@@ -13,8 +13,8 @@ from onnxtile.declare.plan_document import SHARED, UNIQUE, VERSION, Constant, Pl
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import all_values, clear_plan
+from onnxtile.planning.orders import named
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import named
 from onnxtile.system.errors import UsageError
 
 

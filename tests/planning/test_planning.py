@@ -17,7 +17,7 @@ from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.planner import find_planner, planners
+from onnxtile.planning.planners import find_planner, planners
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import Case, rows

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import changed, declared, narrowed, parameters, with_progress
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
-from onnxtile.fusion.edge_rows import EdgeRule
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
-from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, check_sites
 from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
@@ -64,7 +62,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         message = "{for_memory} chooses meta-ops, and {lower} replaces them"
         raise about_options(message, hint="leave out one of the two")
     if lower != "none":
-        from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering has no use for it
+        from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering takes no time to load it
 
         return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
     shapes = cache(lambda: resolved(original))

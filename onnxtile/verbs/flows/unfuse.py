@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model.load import load
 from onnxtile.model.topology import clear_plan

@@ -43,7 +43,7 @@ def _plan(content: Mapping[str, Any]) -> str:
     html = as_html(tables_called("plan", content))
     if len(content["buffers"]) > _MOST_BUFFERS:
         return html
-    from onnxtile.report.formats.to_svg import SVG
+    from onnxtile.report.formats.pictures import SVG
 
     return f"{html}{embedded(SVG.render(content, RenderOptions(names=False)))}"
 
