@@ -333,7 +333,7 @@ class Job:
         The last line names the files, --json apart. Nothing is printed where stdout is taken (by `target`, too).
         """
         shown = bool(outcome.table) and not self.quiet and self.as_json != "-" and target != "-"
-        parts = _tables(content, outcome.table) if shown else []
+        parts = _tables(outcome.table, content) if shown else []
         self.write(content, files, save)
         if not parts:
             return
@@ -384,11 +384,10 @@ class Job:
             api.save(model, target, source=source, force=force)
 
 
-def _tables(content: Mapping[str, Any], verb: str) -> list[Any]:
-    from onnxtile.report import tables
+def _tables(name: str, content: Mapping[str, Any]) -> list[Any]:
+    from onnxtile.report.tables import tables_called
 
-    render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
-    return render(content)
+    return tables_called(name, content)
 
 
 # The command of a verb: its arguments and options, its help, and its run.

@@ -513,7 +513,7 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb did: its result, the table of `onnxtile.report.tables` that shows it (none where this is empty), and what is written.
+    """What a verb did: its result, the table of `onnxtile.report` that shows it (none where this is empty), and what is written.
 
     `model` is the model that it made, `save` writes another result to a path. `text` goes to the output file, or to stdout without one,
     `note` to stderr: with --quiet only beside a `reason`. `emitted` is the JSON that --emit writes (None: the result's). `reason` says in a

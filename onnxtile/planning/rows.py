@@ -31,7 +31,7 @@ from onnxtile.kernels.states import StatePair, States
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, product_of
-from onnxtile.model.topology import all_graphs, all_nodes, all_values, roots
+from onnxtile.model.topology import all_values, clear_plan
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.orders import named
@@ -361,28 +361,6 @@ def _kept(pair: StatePair, state: StateShare, layout: Layout, facts: LayoutFacts
         copied=0 if is_same else sizes[0],
         strides=strides(pair, facts) if is_same else None,
     )
-
-
-# The marks of a plan in its model: they are of these nodes in this order, and hold for no other.
-
-_MARKS = {
-    keys.ARENA,
-    keys.OFFSET,
-    keys.SIZE,
-    keys.ALIAS_OF,
-    keys.PARTS,
-    keys.STEP,
-    keys.WORKSPACE_AT,
-    keys.PLAN,
-    keys.UNIQUE_WORKSPACE_AT,
-}
-
-
-def clear_plan(model: ir.Model) -> None:
-    """Take the marks of a plan off `model` (in place): off its graphs, nodes and values, in bodies and functions, too."""
-    for holder in (*roots(model), *all_graphs(model), *all_nodes(model), *all_values(model)):
-        for key in _MARKS & holder.metadata_props.keys():
-            del holder.metadata_props[key]
 
 
 def annotate(model: ir.Model, result: PlanResult) -> None:

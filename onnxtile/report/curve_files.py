@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, floor, log2
 from pathlib import Path
 
+from onnxtile.report.fit_tables import COLUMNS, curve_rows
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.svg import (
     EDGE,
@@ -26,7 +27,6 @@ from onnxtile.report.svg import (
     xml_text,
 )
 from onnxtile.report.table import ResultJson
-from onnxtile.report.tables import COLUMNS, curve_rows
 from onnxtile.report.words import readable, unit_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import as_csv, as_json

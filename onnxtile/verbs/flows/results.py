@@ -21,7 +21,6 @@ from onnxtile.model.load import Source
 from onnxtile.model.node_kinds import ModulePath, module_path
 from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
-from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.largest import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
+    from onnxtile.shapes.opened_calls import Unfolded
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
     from onnxtile.verbs.fit import FitOptions

@@ -20,9 +20,8 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.save import Draft
-from onnxtile.model.topology import all_nodes, node_id
+from onnxtile.model.topology import all_nodes, clear_plan, node_id
 from onnxtile.model.validity import check
-from onnxtile.planning.rows import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
