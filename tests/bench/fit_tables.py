@@ -96,7 +96,9 @@ def fit_published(given: Namespace) -> Rows:
     """Yield published arenas of int8 networks, and those of the same networks here; a published one that is smaller is bold."""
     rows = _kept(given.rows)
     for (model, within), (tool, arena, extra) in PUBLISHED.items():
-        row = rows.get((model, "outputs", within), {})
+        if (model, "outputs", within) not in rows:
+            continue
+        row = rows[model, "outputs", within]
         own = f"{100 * (row['macs'] / row['macs before'] - 1):.1f}%" if "macs" in row else ""
         there = f"**{arena:,}**" if arena < row.get("arena", row.get("reached", 0)) else arena
         yield model, tool, there, extra, within.partition(",")[2], _arena(row), own, row.get("nodes", "")
