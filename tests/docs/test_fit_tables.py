@@ -9,11 +9,12 @@ import onnx
 import pytest
 
 from tests.bench import measure
+from tests.bench.commands import Row
 from tests.bench.fit_tables import PUBLISHED, WITHIN, distinct_kernels
 from tests.build import parsed
 from tests.fitting.networks import model
 
-ROW = {"before": 900, "arena": 300, "macs before": 1_000, "macs": 1_072, "nodes": 12, "kernels": 7, "copied": 64}
+ROW: Row = {"before": 900, "arena": 300, "macs before": 1_000, "macs": 1_072, "nodes": 12, "kernels": 7, "copied": 64}
 ROW |= {"estimated": 1.08, "onnxruntime": 1.25, "equal": True, "seconds": 9.6}
 
 
@@ -23,7 +24,7 @@ def lines(capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
     return capsys.readouterr().out.splitlines()[2:]
 
 
-def rows(folder: Path, *kept: tuple[str, str, str, dict[str, object]]) -> Path:
+def rows(folder: Path, *kept: tuple[str, str, str, Row]) -> Path:
     file = folder / "rows.jsonl"
     told = [{"model": model, "place": place, "within": within} | row for model, place, within, row in kept]
     file.write_text("".join(json.dumps(row) + "\n" for row in told))
@@ -31,7 +32,7 @@ def rows(folder: Path, *kept: tuple[str, str, str, dict[str, object]]) -> Path:
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = {"quarter,25%": {"reached": 400}, "smallest,10%": {"failed": "over 300 s"}}
+    failed: dict[str, Row] = {"quarter,25%": {"reached": 400}, "smallest,10%": {"failed": "over 300 s"}}
     file = rows(tmp_path, *(("net", "inside", within, failed.get(within, ROW)) for within in WITHIN))
     before = file.read_text()
     assert lines(capsys, "fit", tmp_path / "net.onnx", "--rows", file, "--io", "inside") == [
@@ -68,7 +69,11 @@ def test_costs_are_those_within_a_part_of_the_arena(tmp_path: Path, capsys: pyte
 
 
 def test_a_published_arena_that_is_smaller_is_bold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arenas = [ROW | {"arena": 162_112, "macs": 1_026}, ROW | {"arena": 90_000}, {"reached": 25_900, "seconds": 9.6}]
+    arenas: list[Row] = [
+        ROW | {"arena": 162_112, "macs": 1_026},
+        ROW | {"arena": 90_000},
+        {"reached": 25_900, "seconds": 9.6},
+    ]
     kept = zip(PUBLISHED, arenas, strict=False)
     file = rows(tmp_path, *((model, "outputs", within, row) for (model, within), row in kept))
     first, second, third = lines(capsys, "fit-published", "--rows", file)
