@@ -20,17 +20,20 @@ import onnx_ir as ir
 
 from onnxtile.declare import values
 from onnxtile.declare.verb import Outcome, VerbResult, declared
-from onnxtile.pipeline.budgets import Baseline, Judged, figures, read_baseline
 from onnxtile.pipeline.file import (
     REPORT,
+    Baseline,
     Destination,
+    Judged,
     ModelSoFar,
     Pipeline,
     PipelineStep,
     StepResult,
     apart,
+    figures,
     from_file,
     make_folders,
+    read_baseline,
     remove_stale,
 )
 from onnxtile.system.dataclass import dataclass

@@ -33,8 +33,7 @@ from onnxtile.planning.offsets.problem import (
     Problem,
     align,
 )
-from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
-from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.order_search import Claim, InEveryOrder, OrderSearch, clique, conflicts
 from onnxtile.planning.orders import Order, SchedulingContext
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer

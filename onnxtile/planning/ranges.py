@@ -21,7 +21,7 @@ from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Filled
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
-from onnxtile.planning.ordering.order_search import OrderSearch
+from onnxtile.planning.order_search import OrderSearch
 from onnxtile.planning.result import PlanResult, size_text
 from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values

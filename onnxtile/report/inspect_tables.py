@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onnxtile.model.modules import dotted, module_path
+from onnxtile.model.node_kinds import dotted, module_path
 from onnxtile.report.table import (
     ResultJson,
     Shown,

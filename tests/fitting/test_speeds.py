@@ -6,7 +6,7 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
-from onnxtile.fitting.speeds import TargetSpeeds
+from onnxtile.fitting.strips import TargetSpeeds
 from onnxtile.operators.reads import AxisLink
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import descriptions, figures_of, find, has_limits, ready_made

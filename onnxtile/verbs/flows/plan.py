@@ -32,7 +32,6 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.formula import SizeFormula, SizeRanges, read_size
 from onnxtile.model.load import digest, file_name, load
-from onnxtile.planning.annotate import annotate
 from onnxtile.planning.largest import (
     MOST_SIZE,
     Growth,
@@ -46,10 +45,11 @@ from onnxtile.planning.largest import (
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.problem import OverCapacity
-from onnxtile.planning.ordering.every_order import require_orderable
+from onnxtile.planning.order_search import require_orderable
 from onnxtile.planning.orders import find_order
 from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
+from onnxtile.planning.rows import annotate
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
