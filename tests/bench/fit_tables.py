@@ -100,7 +100,7 @@ def fit_published(given: Namespace) -> Rows:
             continue
         row = rows[model, "outputs", within]
         own = f"{100 * (row['macs'] / row['macs before'] - 1):.1f}%" if "macs" in row else ""
-        there = f"**{arena:,}**" if arena < int(row.get("arena", row.get("reached", 0))) else arena
+        there = f"**{arena:,}**" if arena < (row.get("arena") or row.get("reached") or 0) else arena
         yield model, tool, there, extra, within.partition(",")[2], _arena(row), own, row.get("nodes", "")
 
 
