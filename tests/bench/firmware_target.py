@@ -265,7 +265,10 @@ def _main(template: str, program: Program) -> str:
     writes = [f"    fwrite((void *)({addresses[port.name]}), 1, {port.size}, out);" for port in program.outputs]
     parts = {"declared": declared, "reads": reads, "writes": writes}
     texts = {name: "\n".join(lines) for name, lines in parts.items()}
-    return template % {**texts, "painted": _PAINTED, "run": program.run.format(**addresses), "prepare": program.prepare}
+    run = program.run
+    for name, address in addresses.items():  # a name may have dots, which str.format reads
+        run = run.replace(f"{{{name}}}", address)
+    return template % {**texts, "painted": _PAINTED, "run": run, "prepare": program.prepare}
 
 
 def _done(command: Sequence[str], folder: Path, reason: str) -> str:
