@@ -25,7 +25,7 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
-    from onnxtile.planning.largest import LargestSize
+    from onnxtile.planning.ranges import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
     from onnxtile.shapes.opened_calls import Unfolded
