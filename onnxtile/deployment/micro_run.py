@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, with_one_operator
-from onnxtile.deployment.tflite_plan import UNIT
+from onnxtile.deployment.tflite_model import ONLINE, UNIT, MicroGraph, with_one_operator
 from onnxtile.planning.offsets.problem import Buffer, Problem, align
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.dataclass import dataclass

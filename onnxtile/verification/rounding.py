@@ -32,7 +32,7 @@ from onnxtile.operators.row import Movement
 from onnxtile.operators.table import movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs, same_draws, unsteady_outputs
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original

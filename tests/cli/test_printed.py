@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.cli.command import Job, bar
 from onnxtile.report.format import Format
-from onnxtile.system.progress import counted, silent
+from onnxtile.system.limits import counted, silent
 from onnxtile.system.registry import discover
 from tests import build
 from tests.cli.conftest import Run

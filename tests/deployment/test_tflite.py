@@ -21,10 +21,10 @@ from onnxtile.deployment.tflite_model import (
     MicroOperator,
     MicroTensor,
     offsets_in,
+    problem_of,
     read_tflite,
     with_offsets,
 )
-from onnxtile.deployment.tflite_plan import problem_of
 from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError, of_extra

@@ -15,8 +15,7 @@ import onnx.parser
 import pytest
 
 from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.pipeline.budgets import PipelineBudgets
-from onnxtile.pipeline.file import Destination, Pipeline, PipelineStep, from_file
+from onnxtile.pipeline.file import Destination, Pipeline, PipelineBudgets, PipelineStep, from_file
 from onnxtile.pipeline.run import Workers, run_all, run_one
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Table
