@@ -14,19 +14,17 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import onnxruntime
 
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.bench import firmware_tables, firmware_target
 from tests.bench.commands import OWN, ROOT, Ran, Row, ran, size_of
+from tests.bench.growth_tables import seconds_in_turn
 from tests.bench.peers import own_version
 from tests.bench.subjects import Subject
 from tests.bench.tables import Rows, Table
@@ -38,7 +36,7 @@ _PARTS = {"half": 2, "quarter": 4}
 _HOST, _BOARD = "x86-64-c", "cortex-m7"
 """The targets of this machine, and of the emulated board, whose programs are measured."""
 _TURNS = 7
-"""Runs of each model in turn; the quickest counts."""
+"""Runs of each model in onnxruntime."""
 
 PUBLISHED = {
     ("mobilenet_100_224_int8", "163840,10%"): ("MCUNetV2, arXiv:2110.15352", 172_000, "10%"),
@@ -185,23 +183,11 @@ def distinct_kernels(path: Path) -> int:
 
 
 def _measured(subject: Subject, result: Path) -> float:
-    """Return the time of the processor of `result` over that of the model, in onnxruntime with one thread."""
+    """Return the time of the quickest run of `result` over that of the model, in onnxruntime with one thread."""
     # The sizes of the result are bound.
     feeds = sample_feeds(load(result), lambda value: None if value.shape is None else value.shape.numpy())
-    sessions = [_session(path) for path in (subject.path, result)]
-    best = [float("inf")] * 2
-    for _ in range(_TURNS):
-        for number, session in enumerate(sessions):
-            start = time.process_time()
-            session.run(None, feeds)
-            best[number] = min(best[number], time.process_time() - start)
-    return best[1] / best[0]
-
-
-def _session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    whole, fitted = seconds_in_turn([path.read_bytes() for path in (subject.path, result)], feeds, _TURNS)
+    return min(fitted) / min(whole)
 
 
 # Programs in C, of a model as it is and of the model that fits half of its arena.
