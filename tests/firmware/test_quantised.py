@@ -14,13 +14,13 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rich.table import Table
 
 import onnxtile
 from models.make_quantised import FORMS
 from onnxtile.firmware.build import Firmware, build
 from onnxtile.firmware.kernels import kernels_in_c
 from onnxtile.report.plan_tables import for_firmware
+from onnxtile.report.table import Table
 from onnxtile.system.errors import Mismatch
 from tests.build import side_by_side
 from tests.firmware.test_program import M4, M7, built, emulated, needs_cc, network, opened_of
