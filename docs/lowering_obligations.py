@@ -40,7 +40,7 @@ from onnxtile.fusion.lower.island_lowering import IslandLowering
 from onnxtile.fusion.lower.lowering import Lowering, OperatorLowering
 from onnxtile.fusion.lower.terms import Poly, variable
 from onnxtile.fusion.lowerings import activations
-from onnxtile.fusion.operator_lowerings.quantised import StayingOperator
+from onnxtile.fusion.operator_lowerings import StayingOperator
 from onnxtile.system.registry import discover
 
 PAGE = Path(__file__).parent / "lowerings.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.declare import values
-from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
-from onnxtile.declare.target import TargetFigures
+from onnxtile.declare.values import TargetFigures
+from onnxtile.declare.verb import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.limits import RunLimits

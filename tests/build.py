@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxtile.declare.layout_rules import LayoutTable
+from onnxtile.declare.values import LayoutTable
 
 Dims: TypeAlias = Sequence[int | str | None] | None
 Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]

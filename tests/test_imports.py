@@ -44,7 +44,7 @@ OWNERS = {
 PURE = [
     "kernels/kernel_graph.py",
     "kernels/liveness.py",
-    "query/syntax.py",
+    "query/language.py",
     "query/language.py",
     "tiling/limits.py",
     "tiling/grid.py",
@@ -54,8 +54,8 @@ PURE = [
     "fitting/floor.py",
     "fitting/search.py",
     "planning/offsets",
-    "planning/problem_check.py",
-    "planning/planners",
+    "planning/problem_plan.py",
+    "planning/planners.py",
     "report",
 ]
 

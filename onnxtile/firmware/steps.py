@@ -16,7 +16,6 @@ from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
 from onnxtile.firmware.addresses import ProgramMemory, ValueAddresses
-from onnxtile.firmware.at_sizes import over_sizes
 from onnxtile.firmware.islands import (
     PlannedIsland,
     between,
@@ -40,16 +39,18 @@ from onnxtile.firmware.program import (
     HelperCall,
     KernelCall,
     NodeResult,
+    OpenSize,
     Port,
     ProgramCall,
+    SizePoints,
     StreamPort,
     TensorForm,
+    TransferSchedule,
+    over_sizes,
     overlaps,
 )
-from onnxtile.firmware.size_points import OpenSize, SizePoints
-from onnxtile.firmware.stored_weights import stored_weights
-from onnxtile.firmware.transfers import TransferSchedule
 from onnxtile.firmware.turns import TurnCalls, turns_of
+from onnxtile.firmware.weights import stored_weights
 from onnxtile.kernels.aliases import Alias, parts, views
 from onnxtile.model.formula import product_of, read_size
 from onnxtile.model.submodel import bare_node
@@ -58,9 +59,9 @@ from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import operator_of, work_of
 from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.orders import named
 from onnxtile.planning.ranges import growth_of
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import named
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, inside_of, written_out
 from onnxtile.system.dataclass import dataclass

@@ -17,16 +17,17 @@ from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.inspection.layers import (
     LayerCost,
     Module,
+    Quantisation,
     Ranking,
     Tensor,
     WorkFormulas,
     layers,
     modules,
+    quantisations,
     summed,
     tensor,
     work_formulas,
 )
-from onnxtile.inspection.quantisation import Quantisation, quantisations
 from onnxtile.inspection.training import Kept, kept_for_training
 from onnxtile.inspection.work import add_up
 from onnxtile.model.binding import bind_leading, free_inputs, symbols

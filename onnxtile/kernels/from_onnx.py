@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnxtile.kernels.aliases import Alias, LayoutFacts, kind_name, spans_read
+from onnxtile.kernels.aliases import Alias, InputStream, LayoutFacts, kind_name, spans_read
 from onnxtile.kernels.kernel_graph import (
     ARENA,
     AROUND,
@@ -25,7 +25,6 @@ from onnxtile.kernels.kernel_graph import (
     TensorRead,
 )
 from onnxtile.kernels.states import STRUCTURE, StatePair
-from onnxtile.kernels.streams import InputStream
 from onnxtile.model import keys
 from onnxtile.model.binding import binding
 from onnxtile.model.topology import bodies_of, dependencies, has_body, node_id, node_ids, values_in

@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import format_of
 from onnxtile.model.node_kinds import RandomNodes
-from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, to_bytes
-from onnxtile.model.stream import write_data, write_model
+from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, to_bytes, write_data, write_model
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw

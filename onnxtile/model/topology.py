@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxtile.model import keys
+
 # The walk over a model: its graphs, the bodies of nodes at any depth, its local functions, and all nodes and values in them.
 
 _GRAPH = ir.AttributeType.GRAPH
@@ -176,6 +178,13 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
         yield from graph.initializers.values()
     for node in all_nodes(model):
         yield from node.outputs
+
+
+def clear_plan(model: ir.Model) -> None:
+    """Take the marks of a plan off `model` (in place): off its graphs, nodes and values, in bodies and functions, too."""
+    for holder in (*roots(model), *all_graphs(model), *all_nodes(model), *all_values(model)):
+        for key in keys.OF_PLAN & holder.metadata_props.keys():
+            del holder.metadata_props[key]
 
 
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]:

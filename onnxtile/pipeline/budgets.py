@@ -170,11 +170,6 @@ class PipelineBudgets(Budgets):
         given = {name: getattr(table, name) for table in (self, *matching) for name in table.needs()}
         return Budgets.model_construct(set(given), **given)
 
-    def unmatched(self, models: Iterable[Path]) -> list[str]:
-        """Return the patterns that no file name of `models` matches."""
-        names = {model.name for model in models}
-        return [pattern for pattern in self.models if not any(fnmatchcase(name, pattern) for name in names)]
-
 
 # A baseline: the summary of an earlier run, with which the figures of each model are compared.
 

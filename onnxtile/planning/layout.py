@@ -35,7 +35,7 @@ from onnxtile.planning.offsets.problem import (
 )
 from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, SchedulingContext
+from onnxtile.planning.orders import Order, SchedulingContext
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.system.dataclass import dataclass

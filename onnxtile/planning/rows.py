@@ -19,10 +19,9 @@ from onnxtile.declare.plan_document import (
     PlannedInput,
     PlannedStream,
 )
-from onnxtile.kernels.aliases import LayoutFacts, views
+from onnxtile.kernels.aliases import InputStream, LayoutFacts, views
 from onnxtile.kernels.kernel_graph import ARENA, CONSTANT, NONE, OUTSIDE, UNKNOWN, GraphTensor, KernelGraph, StateShare
 from onnxtile.kernels.states import StatePair, States
-from onnxtile.kernels.streams import InputStream
 from onnxtile.model.formula import SizeFormula, product_of
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout

@@ -11,7 +11,7 @@ from threading import Lock, Thread
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OverLimit, UsageError
-from onnxtile.system.posix import data_bytes, data_limit, set_data_limit
+from onnxtile.system.process import data_bytes, data_limit, set_data_limit
 
 SECONDS = 600.0
 """Of one run, unless limits say otherwise."""

@@ -21,8 +21,7 @@ from onnxtile.model.functions import add_function, constant_node, free_function,
 from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
-from onnxtile.model.save import raise_ir_version
-from onnxtile.model.stream import Written
+from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
 from onnxtile.operators.row import Left
@@ -46,7 +45,7 @@ from onnxtile.tiling.contraction import (
 from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
 from onnxtile.tiling.functions import FunctionCopies, FunctionTable
 from onnxtile.tiling.limits import SUM_TYPES, Limits, TilingPolicy
-from onnxtile.tiling.operators.products import island_of
+from onnxtile.tiling.operators import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.write import most_nodes, write_tiles
 from onnxtile.tiling.writer import SCATTER_OPSET, Writer, fitting, keeps_copies, scatters

@@ -19,8 +19,7 @@ from onnxtile.common_options import (
     WriteOptions,
 )
 from onnxtile.declare import values
-from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
-from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
+from onnxtile.declare.verb import WRITING, Choices, Content, Option, Rendered, Verb, names, require_within, writer_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import late

@@ -73,6 +73,7 @@ def test_a_terminal_gets_text(run: Run, hostile: Path, line: tuple[str, ...]) ->
     done = run(*line)
     assert done.code == 0, done.err
     assert not BAD.search(done.out) and not BAD.search(done.err)
+    assert [row for row in done.out.splitlines() if row != row.rstrip()] == []
 
 
 def test_tables_show_what_stands_in_brackets(run: Run, hostile: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.cli.app import verbs
+from onnxtile.cli.command import verbs
 from tests.conftest import ROOT, docs_script
 from tests.fitting.networks import inverted_residuals
 

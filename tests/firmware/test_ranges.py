@@ -23,12 +23,10 @@ from onnxtile.system.errors import UsageError
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
-from onnxtile.firmware import prove_results
-from onnxtile.firmware.at_sizes import over_sizes
+from onnxtile.firmware import prove
 from onnxtile.firmware.build import Firmware, ProgramTarget, build
-from onnxtile.firmware.program import KernelCall
+from onnxtile.firmware.program import KernelCall, SizePoints, over_sizes
 from onnxtile.firmware.prove import compared, output_of, runs_of
-from onnxtile.firmware.size_points import SizePoints
 from onnxtile.firmware.steps import program_of
 from tests.firmware.test_decoder import HEADS, WORDS, decoder, expected
 from tests.firmware.test_program import M7, emulated, needs_cc
@@ -124,7 +122,7 @@ def quantised_over_rows(folder: Path, form: str) -> onnx.ModelProto:
 def test_results_a_step_off_are_compared_with_operators_on_integers_at_all_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prove_results, "_how", lambda *_: prove_results._STEP)
+    monkeypatch.setattr(prove, "_how", lambda *_: prove._STEP)
     made = built(quantised_over_rows(tmp_path, "qdq"), {"rows": "8:12"})
     assert made.proof.results is not None and made.proof.results.integers >= made.proof.runs > 3
 

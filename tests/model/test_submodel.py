@@ -137,7 +137,7 @@ def test_no_other_module_makes_models_of_nodes() -> None:
         "model/submodel.py",
         "operators/families/resizing.py",
         "model/validity.py",
-        "model/stream.py",
+        "model/save.py",
         "shapes/opened_calls.py",
         "shapes/contributed.py",
         "tiling/functions.py",

@@ -16,9 +16,18 @@ from onnxtile.deployment import tflite_plan, tflite_replay
 from onnxtile.model.load import _HOLDING
 from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
-from onnxtile.operators.row import CONTROL_FLOW, NOT_STANDARD, FloatMeaning, No, Operator, SizeNumbers
+from onnxtile.operators.row import (
+    CONTROL_FLOW,
+    NO_PRODUCTS,
+    NOT_STANDARD,
+    FloatMeaning,
+    No,
+    Operations,
+    Operator,
+    Products,
+    SizeNumbers,
+)
 from onnxtile.operators.table import names_where, operators
-from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
 from onnxtile.system.registry import discover
 from onnxtile.tiling.contraction import Tileable
 from tests.conftest import ROOT

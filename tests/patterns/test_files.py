@@ -16,9 +16,9 @@ from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns, compiled, expanded, from_file, pattern_set, set_names
 from onnxtile.fusion.pattern_file import PatternFile
 from onnxtile.model.load import load
+from onnxtile.query.language import ANY_NODE
 from onnxtile.query.match import required_nodes
 from onnxtile.query.names import require_known
-from onnxtile.query.syntax import ANY_NODE
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
 from onnxtile.system.registry import data_folder

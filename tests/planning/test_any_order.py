@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnxtile.kernels.kernel_graph import KernelGraph, Schedule
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, SchedulingContext, shuffled, shuffled_steps
+from onnxtile.planning.orders import Order, SchedulingContext, shuffled, shuffled_steps
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
 from tests.build import Find

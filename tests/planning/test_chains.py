@@ -14,7 +14,7 @@ from onnxtile.planning.ordering import every_order
 from onnxtile.planning.ordering import every_order as chains
 from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
 from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import find_order
+from onnxtile.planning.orders import find_order
 from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS
 from tests.planning.conftest import Case

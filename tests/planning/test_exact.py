@@ -19,9 +19,8 @@ from onnxtile.planning.offsets.exact import descent
 from onnxtile.planning.offsets.exact.search import RestartSchedule, Solution, solve
 from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
-from onnxtile.planning.planner import find_planner
-from onnxtile.planning.problem_check import check
-from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.planners import find_planner
+from onnxtile.planning.problem_plan import check, plan_buffers
 from tests.bench.problem_tables import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"

@@ -13,7 +13,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
-from onnxtile.fusion.edge_rows import SiteRuns
 from onnxtile.fusion.fuse import PatternResult, fuse
 from onnxtile.fusion.lower.island_lowering import IslandLowering, read_island
 from onnxtile.fusion.lower.lowering import (
@@ -33,7 +32,7 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
-from onnxtile.fusion.site_check import COUNTS, SiteVerdict
+from onnxtile.fusion.site_check import COUNTS, SiteRuns, SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
@@ -451,7 +450,7 @@ class LoweredSite(JsonFields):
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
     `decided` says that no proof decides whether the operator means the call, but a run of both. `edges` names the edge rows on which the
-    operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`). `call` is the name of the node, `meta_op` that of the function it
+    operator differs, by effect (`onnxtile.fusion.site_check.EdgeEffect`). `call` is the name of the node, `meta_op` that of the function it
     calls, `operator` the new operator (empty: none). `reason` is a sentence, empty where it was lowered. `opened` says whether the call was
     replaced by its nodes.
     """

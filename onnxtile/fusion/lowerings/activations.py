@@ -21,8 +21,8 @@ from onnxtile.fusion.lower.lowering import (
     require_type,
     value_of,
 )
-from onnxtile.fusion.lower.norms import only_axis
 from onnxtile.fusion.lower.terms import Poly, number, product
+from onnxtile.fusion.lowerings.norms import only_axis
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 

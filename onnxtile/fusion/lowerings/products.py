@@ -20,7 +20,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
     value_of,
 )
-from onnxtile.fusion.operator_lowerings.quantised import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
+from onnxtile.fusion.operator_lowerings import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 

@@ -17,16 +17,18 @@ from onnxtile.operators.row import (
     ALL_OPERANDS,
     COMPUTED,
     FIRST,
+    NO_PRODUCTS,
     NOT_STANDARD,
+    NOTHING,
     RISING,
     SELECTING,
     Family,
+    Operations,
     Operator,
     QuantisedPort,
     ShapeGrowth,
     without,
 )
-from onnxtile.operators.work import NO_PRODUCTS, NOTHING, Operations
 
 
 class SliceRange(NamedTuple):

@@ -9,11 +9,13 @@ from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, broadcast, links_of
 from onnxtile.operators.row import (
     FIRST,
+    NO_PRODUCTS,
     NOT_STANDARD,
     Family,
+    Operations,
     Operator,
+    each,
 )
-from onnxtile.operators.work import NO_PRODUCTS, Operations, each
 
 
 def summed_rows(view: NodeView, axis: int) -> AxisLinks:

@@ -10,14 +10,16 @@ from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, links_of, sliding
 from onnxtile.operators.row import (
+    NO_PRODUCTS,
     Family,
     Folding,
     Left,
+    OperationCount,
     Operator,
+    Products,
     QuantisedPort,
     without,
 )
-from onnxtile.operators.work import NO_PRODUCTS, OperationCount, Products
 
 
 def convolved(view: NodeView, axis: int) -> AxisLinks:

@@ -13,16 +13,18 @@ from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.row import (
     FIRST,
+    NO_PRODUCTS,
     Family,
     FloatMeaning,
     Folding,
     Left,
     No,
+    Operations,
     Operator,
+    Products,
     QuantisedPort,
 )
 from onnxtile.operators.table import operator_of, operators
-from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
 from onnxtile.system.dataclass import dataclass
 
 

@@ -10,13 +10,15 @@ from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, links_of, sliding
 from onnxtile.operators.row import (
     COMPUTED,
+    NO_PRODUCTS,
     NOT_STANDARD,
     SELECTING,
     Family,
     Folding,
+    Operations,
     Operator,
+    each,
 )
-from onnxtile.operators.work import NO_PRODUCTS, Operations, each
 
 
 def pooled(view: NodeView, axis: int) -> AxisLinks:

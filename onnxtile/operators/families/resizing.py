@@ -18,9 +18,9 @@ from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, SourceRows, links_of
 from onnxtile.operators.row import (
     Family,
+    Operations,
     Operator,
 )
-from onnxtile.operators.work import Operations
 from onnxtile.system.runtime import Array, Session
 
 _NEAREST = "nearest"

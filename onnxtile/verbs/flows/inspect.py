@@ -7,8 +7,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared, narrowed
 from onnxtile.inspection.layers import Ranking
 from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.inspection.trace import Trace, choose_anywhere

@@ -14,9 +14,8 @@ from onnxtile.check.audit import require
 from onnxtile.check.ranges import listed, proved_sizes
 from onnxtile.common_options import DimensionSizes, WholeShapes
 from onnxtile.declare import values as option_values
-from onnxtile.declare.option import declared
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.binding import (
     LeadingSizes,
@@ -48,9 +47,9 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.problem import OverCapacity
 from onnxtile.planning.ordering.every_order import require_orderable
+from onnxtile.planning.orders import find_order
 from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import find_order
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold

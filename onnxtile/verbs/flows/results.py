@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 import onnx_ir as ir
 
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.values import path_of
+from onnxtile.declare.values import TargetFigures, path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
 from onnxtile.model.modules import ModulePath, module_path
-from onnxtile.model.stream import Draft
+from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
-from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from onnxtile.planning.largest import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
+    from onnxtile.shapes.opened_calls import Unfolded
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
     from onnxtile.verbs.fit import FitOptions

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from onnxtile.declare.verb import ResultView, ResultWriter
-from onnxtile.report import curve_files, tables
+from onnxtile.report import curve_files
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.inspect_tables import to_csv
 from onnxtile.report.svg import embedded
 from onnxtile.report.table import as_html, preformatted
+from onnxtile.report.tables import tables_called
 from onnxtile.system.registry import discover
 from onnxtile.system.text import as_json
 
@@ -37,34 +35,32 @@ def _writer(form: Format, title: str) -> ResultWriter:
     return write
 
 
-def _listed(
-    verb: str, tables_for: Callable[[Mapping[str, Any]], list[Table | Text]], formats: Iterable[Format] = (_JSON,)
-) -> ResultView:
-    return ResultView(verb, lambda content: as_html(tables_for(content)), lambda: _writers(formats, verb))
+def _listed(verb: str, formats: Iterable[Format] = (_JSON,)) -> ResultView:
+    return ResultView(verb, lambda content: as_html(tables_called(verb, content)), lambda: _writers(formats, verb))
 
 
 def _plan(content: Mapping[str, Any]) -> str:
-    html = as_html(tables.for_plan(content))
+    html = as_html(tables_called("plan", content))
     if len(content["buffers"]) > _MOST_BUFFERS:
         return html
-    from onnxtile.report.formats.to_svg import SVG
+    from onnxtile.report.formats.pictures import SVG
 
     return f"{html}{embedded(SVG.render(content, RenderOptions(names=False)))}"
 
 
-MATCH = _listed("match", tables.for_match)
-FUSE = _listed("fuse", tables.for_fuse)
-EXPLAIN = _listed("explain", tables.for_explain)
-UNFUSE = _listed("unfuse", tables.for_unfuse)
-FIT = _listed("fit", tables.for_fit)
-RUN = _listed("run", tables.for_run)
-TILE = _listed("tile", tables.for_tile)
-CHECK = _listed("check", tables.for_check)
-TRACE = _listed("trace", tables.for_trace)
-VERIFY = _listed("verify", tables.for_verify)
-LIST = _listed("list", tables.for_list)
-INSPECT = _listed("inspect", tables.for_inspect, (_NODES, _JSON))
-CURVE = _listed("curve", tables.for_curve, curve_files.FORMATS)
+MATCH = _listed("match")
+FUSE = _listed("fuse")
+EXPLAIN = _listed("explain")
+UNFUSE = _listed("unfuse")
+FIT = _listed("fit")
+RUN = _listed("run")
+TILE = _listed("tile")
+CHECK = _listed("check")
+TRACE = _listed("trace")
+VERIFY = _listed("verify")
+LIST = _listed("list")
+INSPECT = _listed("inspect", (_NODES, _JSON))
+CURVE = _listed("curve", curve_files.FORMATS)
 PATTERN = ResultView(
     "pattern", lambda content: preformatted(content["text"]), lambda: _writers((_JSON, _TOML), "pattern")
 )
