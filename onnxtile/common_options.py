@@ -12,8 +12,7 @@ from onnxtile.declare.values import TargetFigures
 from onnxtile.declare.verb import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
-from onnxtile.system.limits import RunLimits
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, RunLimits, silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 

@@ -62,7 +62,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import halves
 from onnxtile.verification.values import precision_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onnxtile.firmware.kernels import CTYPES
 from onnxtile.firmware.program import ByteAddress, CProgram, OpenNumber, OpenSize, Port, StreamPort
-from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.report.formats.to_header import comment, filled, identifier, identifiers
 from onnxtile.system.dataclass import dataclass
 
 

@@ -18,7 +18,7 @@ from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.own_kernels import OwnCall
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of
 from onnxtile.model.save import MAX_IR_VERSION
-from onnxtile.report.c_header import filled
+from onnxtile.report.formats.to_header import filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array

@@ -33,7 +33,7 @@ from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import all_values
 from onnxtile.planning.ranges import sizes_of_runs
 from onnxtile.planning.result import PlanResult
-from onnxtile.report.c_header import filled
+from onnxtile.report.formats.to_header import filled
 from onnxtile.shapes.opened_calls import Unfolded, fold, written_out
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError

@@ -52,7 +52,7 @@ from onnxtile.firmware.program import (
     kernels_of,
 )
 from onnxtile.firmware.weights import FlashWeights, placed
-from onnxtile.report.c_header import comment, filled
+from onnxtile.report.formats.to_header import comment, filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 

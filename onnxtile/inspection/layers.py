@@ -16,8 +16,7 @@ from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, s
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.known import Dims
-from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
-from onnxtile.model.node_kinds import OWN_DOMAINS
+from onnxtile.model.node_kinds import OWN_DOMAINS, ModulePath, dotted, module_classes, module_path
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.row import Products, QuantisedPort

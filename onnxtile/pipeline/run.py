@@ -20,25 +20,27 @@ import onnx_ir as ir
 
 from onnxtile.declare import values
 from onnxtile.declare.verb import Outcome, VerbResult, declared
-from onnxtile.pipeline.budgets import Baseline, Judged, figures, read_baseline
 from onnxtile.pipeline.file import (
     REPORT,
+    Baseline,
     Destination,
+    Judged,
     ModelSoFar,
     Pipeline,
     PipelineStep,
     StepResult,
     apart,
+    figures,
     from_file,
     make_folders,
+    read_baseline,
     remove_stale,
 )
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, about_options, error_line, invalid, of_extra
 from onnxtile.system.files import remove_temporary, require_writable, staged, write_whole
-from onnxtile.system.limits import RunLimits, stop_runs
+from onnxtile.system.limits import Progress, RunLimits, silent, stop_runs
 from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
-from onnxtile.system.progress import Progress, silent
 from onnxtile.system.text import as_json
 from onnxtile.verbs.flows.results import save
 from onnxtile.verbs.run import RunCommand, RunOptions

@@ -11,9 +11,17 @@ import numpy.typing as npt
 
 from onnxtile.kernels.liveness import Ints, LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.ejection import EjectionSearch
-from onnxtile.planning.offsets.exact.search import How, solve
-from onnxtile.planning.offsets.gaps import Fitter, LiveIndex, by_birth, by_breadth, by_size, placings, tightest
+from onnxtile.planning.offsets.exact_search import How, solve
+from onnxtile.planning.offsets.gaps import (
+    EjectionSearch,
+    Fitter,
+    LiveIndex,
+    by_birth,
+    by_breadth,
+    by_size,
+    placings,
+    tightest,
+)
 from onnxtile.planning.offsets.problem import (
     Buffer,
     Ended,
@@ -235,7 +243,7 @@ SLOTS = Planner("slots", "whole buffers instead of offsets: each slot holds one 
 
 # The smallest arena: a search that ends with a proof, or with its budget.
 #
-# After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see planning.offsets.exact.
+# After MiniMalloc: Moffitt, ASPLOS 2023, doi 10.1145/3623278.3624752; see planning.offsets.exact_search.
 
 
 _OF_PARTS = 10

@@ -1,6 +1,6 @@
 """The products that tile cuts: of floats, and of bytes, which are float products whose operands have zero points, with or without scales.
 
-Tiles add up stored bytes in int32, to the last bit. The row of an operator (onnxtile.operators.families.quantised) says which product it
+Tiles add up stored bytes in int32, to the last bit. The row of an operator (onnxtile.operators.families.products) says which product it
 means in floats, and where its scales and zero points are. DequantizeLinears, a product, and a QuantizeLinear that alone reads its
 result say the same: a quantised island. Each finished block is scaled and quantized once, as onnxruntime's QLinearConv, QLinearMatMul
 and QGemm do, into which it fuses such nodes. Run one by one, the nodes of an island multiply floats, which round otherwise: a result may

@@ -27,7 +27,7 @@ from onnxtile.verbs.plan import require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
-    from onnxtile.fitting.speeds import TargetSpeeds
+    from onnxtile.fitting.strips import TargetSpeeds
     from onnxtile.planning.offsets.effort import SearchBudget
     from onnxtile.report.format import Emission, PlanExport
     from onnxtile.tiling.limits import Limits
@@ -260,7 +260,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     @property
     def speeds(self) -> TargetSpeeds:
         """The speeds of the target; those of a Cortex-M7 where no target is given, or it says none. Raises UsageError."""
-        from onnxtile.fitting.speeds import TargetSpeeds
+        from onnxtile.fitting.strips import TargetSpeeds
         from onnxtile.tiling.limits import figures_of
 
         given, usual = None if self.target is None else figures_of(self.target), figures_of(_USUAL)

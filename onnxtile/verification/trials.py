@@ -23,7 +23,7 @@ from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.operators.takes import Domain
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OnnxtileError
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.limits import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.open_sizes import Assignment, assignments, open_inputs, sizes_given
 from onnxtile.verification.values import OutputError, badness, compare_values, missing
@@ -542,15 +542,16 @@ def compare_with(
     dims: Mapping[str, int],
     progress: Progress = silent,
     compared: OutputComparison = compare_values,
+    content: bytes | None = None,
 ) -> Verdict:
-    """Run `other` on the inputs of `trials` and compare every output with theirs.
+    """Run `other` on the inputs of `trials` and compare every output with theirs; `content` are the bytes of its file, where known.
 
     Raises ModelError where it takes other inputs, or onnxruntime refuses it.
     """
     trials = list(trials)
     for trial in trials[:1]:
         _require_inputs(other, trial.feeds)
-    runner = repeatable_session(other)
+    runner = repeatable_session(other, content)
     worst: dict[str, OutputError] = {}
     for trial in counted(trials, "comparing", progress):
         for error in _errors(trial.results, runner.run(trial.feeds), compared):

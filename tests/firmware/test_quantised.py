@@ -11,12 +11,12 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from rich.table import Table
 
 import onnxtile
 from onnxtile.firmware.build import build
 from onnxtile.firmware.kernels import kernels_in_c
 from onnxtile.report.plan_tables import for_firmware
+from onnxtile.report.table import Table
 from onnxtile.system.errors import Mismatch
 from tests.firmware.test_program import M4, M7, built, emulated, needs_cc, network, opened_of
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from onnxtile.declare.verb import options
-from onnxtile.pipeline.budgets import figures
-from onnxtile.pipeline.file import Destination, Pipeline, from_file, verbs
+from onnxtile.pipeline.file import Destination, Pipeline, figures, from_file, verbs
 from onnxtile.pipeline.run import run_one
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onnxtile.kernels.liveness import LivePart
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.exact.search import solve
+from onnxtile.planning.offsets.exact_search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, PinOverlap, Problem
 from onnxtile.planning.planners import Planner, find_planner, planners

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 import onnxtile
 from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, SearchBudget
-from onnxtile.planning.offsets.ejection import EjectionSearch
+from onnxtile.planning.offsets.gaps import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
 from onnxtile.planning.planners import NAIVE, place

@@ -37,7 +37,7 @@ from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
-from onnxtile.model.modules import module_note, module_path
+from onnxtile.model.node_kinds import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -47,7 +47,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.limits import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import is_narrow, resolved, widened

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     WITH_DOUBLE,
@@ -18,6 +17,8 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     Replacement,
     Setting,
+    definition,
+    require_operator,
     require_type,
     value_of,
 )

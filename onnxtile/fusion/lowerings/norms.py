@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fusion.lower.attention import AttentionSteps
-from onnxtile.fusion.lower.definition import definition, is_defined_as, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     WITH_DOUBLE,
@@ -25,10 +24,13 @@ from onnxtile.fusion.lower.lowering import (
     NotLowered,
     Operand,
     Replacement,
+    definition,
     inlined,
+    is_defined_as,
     known_dims,
     known_dtype,
     provable,
+    require_operator,
     require_shape,
     require_type,
     shown,

@@ -43,15 +43,15 @@ from onnxtile.model.load import file_name, load
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.topology import clear_plan
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import MovementResult
+from onnxtile.planning.rows import annotate
 from onnxtile.report.words import readable
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.system.progress import within
+from onnxtile.system.limits import within
 from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,

@@ -17,11 +17,9 @@ from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import Overload, uncut_peak
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.keys_by_rows import read_by_rows
 from onnxtile.fitting.rewrites.rewrite import token_cuts
-from onnxtile.fitting.rewrites.split_heads import split_heads
-from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
-from onnxtile.fitting.rewrites.split_tokens import split_tokens
+from onnxtile.fitting.rewrites.split_tokens import split_heads, split_tokens
+from onnxtile.fitting.rewrites.strip_forms import read_by_rows, split_packed_products
 from onnxtile.fitting.strips import Cut, RegionCost
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load

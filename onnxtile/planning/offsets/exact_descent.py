@@ -13,7 +13,7 @@ a glossary. Plain functions over flat lists: offsets.compiled compiles them unch
 
 from __future__ import annotations
 
-from onnxtile.planning.offsets.exact.state import SearchState
+from onnxtile.planning.offsets.exact_state import SearchState
 
 SOLVED, IMPOSSIBLE, STOPPED = 1, 0, -1
 

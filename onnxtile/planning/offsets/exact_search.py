@@ -9,10 +9,10 @@ from itertools import cycle
 from typing import Literal
 
 from onnxtile.planning.offsets import effort as compiled
+from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
-from onnxtile.planning.offsets.exact import descent
-from onnxtile.planning.offsets.exact.descent import IMPOSSIBLE, SOLVED
-from onnxtile.planning.offsets.exact.state import SearchState, as_arrays, grain_of, groups, state_of
+from onnxtile.planning.offsets.exact_descent import IMPOSSIBLE, SOLVED
+from onnxtile.planning.offsets.exact_state import SearchState, as_arrays, grain_of, groups, state_of
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.system.dataclass import dataclass
 
