@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
@@ -68,6 +69,23 @@ def test_each_head_is_computed_alone(heads: int) -> None:
     scores = [shapes.sizes(node.outputs[0]) for node in made.graph if node.op_type == "Softmax"]
     assert scores == [(1, 1, TOKENS, TOKENS)] * heads
     assert onnxtile.verify(block(heads), made).equal
+
+
+def test_what_reads_all_heads_early_stands_behind_them() -> None:
+    """A block of ConvBERT: what comes of the queries of all heads is read before the scores."""
+    proto = block()
+    early = BLOCK.replace("q2 = Reshape", "f = Mul(q1, bq) e = MatMul(f, wo) q2 = Reshape").replace(
+        "[residual]", "o4 = Add(o3, e) [residual]"
+    )
+    graph = onnx.parser.parse_graph(early.replace("Add(t, o3)", "Add(t, o4)"))
+    graph.initializer.extend(proto.graph.initializer)
+    proto.graph.CopyFrom(graph)
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert [node.name for node in split_heads(edit)] == ["scores"]
+    edit.drop_unread()
+    onnx.checker.check_model(ir.to_proto(made))
+    assert onnxtile.verify(proto, made).equal
 
 
 def grouped(heads: int, shared: int) -> onnx.ModelProto:
