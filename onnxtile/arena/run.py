@@ -29,14 +29,14 @@ from onnxtile.model.known import types_kept
 from onnxtile.model.save import MAX_IR_VERSION, raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
+from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import find_order, named, shuffled, shuffled_steps
 from onnxtile.shapes.opened_calls import fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
-from onnxtile.system.posix import return_free_memory
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.process import return_free_memory
 from onnxtile.system.runtime import Array
 
 # Runs a model inside its arena node by node, together with a reference run in which every tensor has memory of its own.

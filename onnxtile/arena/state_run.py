@@ -24,8 +24,8 @@ from onnxtile.model.feeds import Wanted
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
-from onnxtile.system.posix import return_free_memory
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
+from onnxtile.system.process import return_free_memory
 from onnxtile.system.runtime import Array
 
 _FROM_DRAWN = 2

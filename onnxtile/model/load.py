@@ -29,8 +29,7 @@ from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
-from onnxtile.system.posix import let_go, open_to_read
-from onnxtile.system.process import collector_paused
+from onnxtile.system.process import collector_paused, let_go, open_to_read
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
 
 # A model file read without its large constants, whose bytes stay in it until they are asked for.
@@ -437,7 +436,9 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
     for graph in main_graphs(model):
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    yield from (tensor for node in all_nodes(model) for tensor in tensors_of(node))
+    for node in all_nodes(model):
+        if node.attributes.data:
+            yield from tensors_of(node)
 
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import KnownConstants, KnownShapes, NodeView, NotApplicable, operator_name
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.row import Family, FloatMeaning, Folding, Movement, No, Operator, SharedBytes
-from onnxtile.operators.work import OperationCount
+from onnxtile.operators.row import Family, FloatMeaning, Folding, Movement, No, OperationCount, Operator, SharedBytes
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import discover
 

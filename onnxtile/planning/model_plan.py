@@ -30,8 +30,9 @@ from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.planner import Planner, find_planner
+from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.orders import Order, find_order
+from onnxtile.planning.planners import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
@@ -47,7 +48,6 @@ from onnxtile.planning.rows import (
     with_states,
     with_strides,
 )
-from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.sharing import copies
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold

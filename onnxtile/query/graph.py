@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_id
-from onnxtile.query.syntax import Edge
+from onnxtile.query.language import Edge
 
 Vertex: TypeAlias = ir.Node | ir.Value
 """A node, or the initializer that is a constant without a node. What a query only looks at may be an input of a graph as well."""

@@ -141,28 +141,29 @@ def _latencies(given: Namespace) -> Rows:
     for path in (subject.path for subject in given.models):
         lowered = {target: api.fuse(path, lower=target, verify=False) for target in ("ort", "onnx")}
         models = [path.read_bytes(), *(to_bytes(one.model) for one in lowered.values())]
-        sessions = [_session(model) for model in models]
         feeds = run_original(load(path), runs=1)[0][0].feeds
-        rounds: list[list[float]] = []
-        for turn in range(given.runs + _WARM_UP):
-            seconds = [0.0] * len(sessions)
-            for place in sorted(range(len(sessions)), key=lambda place: (place + turn) % len(sessions)):
-                start = time.thread_time()
-                sessions[place].run(None, feeds)
-                seconds[place] = time.thread_time() - start
-            rounds.append(seconds)
-        before, *after = zip(*rounds[_WARM_UP:], strict=True)
+        before, *after = seconds_in_turn(models, feeds, given.runs)
         ratios = (statistics.median(b / a for a, b in zip(before, one, strict=True)) for one in after)
         sites = lowered["ort"].lowered
         counts = f"{sum(bool(site.operator) for site in sites)} of {len(sites)}"
         yield path.stem, counts, 1e3 * statistics.median(before), *ratios
 
 
-def _session(model: bytes) -> onnxruntime.InferenceSession:
-    """Return a session of one thread with all optimisations."""
+def seconds_in_turn(models: Sequence[bytes], feeds: Any, runs: int) -> list[tuple[float, ...]]:
+    """Return the seconds of each run of each model in onnxruntime, with one thread and all optimisations; they take turns."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    provider = ["CPUExecutionProvider"]
+    sessions = [onnxruntime.InferenceSession(model, options, providers=provider) for model in models]
+    rounds: list[list[float]] = []
+    for turn in range(runs + _WARM_UP):
+        seconds = [0.0] * len(sessions)
+        for place in sorted(range(len(sessions)), key=lambda place: (place + turn) % len(sessions)):
+            start = time.thread_time()
+            sessions[place].run(None, feeds)
+            seconds[place] = time.thread_time() - start
+        rounds.append(seconds)
+    return list(zip(*rounds[_WARM_UP:], strict=True))
 
 
 def _fuse_memory(given: Namespace) -> Rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxtile.cli.app import verbs
+from onnxtile.cli.command import verbs
 from tests import build
 from tests.cli.conftest import Run, files
 

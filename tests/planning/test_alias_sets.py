@@ -21,8 +21,8 @@ from onnxtile.kernels.liveness import InSteps, live_ranges
 from onnxtile.model.constants import Constants
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import find_order
+from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.orders import find_order
 from onnxtile.planning.sharing import AliasSets, Contents
 from onnxtile.shapes.resolve import resolve
 from tests.bench.large_graphs import wide

@@ -15,8 +15,8 @@ from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
-from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.planners import Planner, find_planner, planners
+from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

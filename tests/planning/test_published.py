@@ -15,7 +15,7 @@ import pytest
 
 import onnxtile
 from onnxtile.check.audit import Audit, check, judged, require
-from onnxtile.check.reading import from_marks
+from onnxtile.check.ranges import from_marks
 from onnxtile.declare.plan_document import (
     Arena,
     ArenaFormula,
@@ -42,8 +42,8 @@ from onnxtile.operators.row import FIRST
 from onnxtile.operators.table import operators
 from onnxtile.planning import layout as graph_layout
 from onnxtile.planning import model_plan, rows
-from onnxtile.planning.annotate import annotate
 from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, UsageError
 from tests.planning.conftest import Case

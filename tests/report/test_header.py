@@ -16,9 +16,8 @@ import pytest
 
 import onnxtile
 from onnxtile import api
-from onnxtile.report.c_header import TYPES, comment, identifiers, literal, run_table
 from onnxtile.report.format import PlanJson, RenderOptions
-from onnxtile.report.formats.to_header import FORMAT
+from onnxtile.report.formats.to_header import FORMAT, TYPES, comment, identifiers, literal, run_table
 from onnxtile.system.runtime import Array, Session
 from onnxtile.verbs.flows.results import PlannedModel
 from tests.conftest import ROOT

@@ -21,7 +21,7 @@ from onnxtile.system.registry import discover
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import Contraction, Tileable, TilingFacts, broadcast, matrix_product, required_input
 from onnxtile.tiling.limits import Limits
-from onnxtile.tiling.operators.products import gemm_factor as factor
+from onnxtile.tiling.operators import gemm_factor as factor
 from tests import build
 from tests.tiling.conftest import Bench, Tiled
 

@@ -82,7 +82,7 @@ def test_a_file_that_is_missing_is_named_with_those_that_ship() -> None:
     with pytest.raises(UsageError, match=r"^chip\.toml: no such file \(ready-made: ") as error:
         find("chip.toml")
     ready = "128x128x128, 16x16x16, 64x64x64, 64x64x64-in-256KiB, cortex-m4, cortex-m55, cortex-m7, ethos-u55-128"
-    assert error.value.hint == f"ready-made: {ready}, scratchpad-256KiB"
+    assert error.value.hint == f"ready-made: {ready}, scratchpad-256KiB, x86-64-c"
 
 
 def test_a_model_given_as_a_target_is_called_one(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.declare.option import Option, declared
+from onnxtile.declare.verb import Option, declared
 from onnxtile.declare.verb import Outcome, Verb
 
 

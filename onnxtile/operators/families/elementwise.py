@@ -9,12 +9,15 @@ from onnxtile.operators.row import (
     ANY,
     COMPUTED,
     FIRST,
+    NO_PRODUCTS,
+    NOTHING,
     RISING,
     Family,
+    Operations,
     Operator,
     SizeNumbers,
+    each,
 )
-from onnxtile.operators.work import NO_PRODUCTS, NOTHING, Operations, each
 
 
 def several_operations(view: NodeView) -> int:
