@@ -165,7 +165,8 @@ def test_a_page_has_no_element_from_a_name(run: Run, hostile: Path) -> None:
 
 def test_a_spreadsheet_gets_no_formula_and_the_plan_comes_back(run: Run, hostile: Path) -> None:
     folder = hostile.parent
-    ids = [row[0] for row in csv.reader(io.StringIO(*rendered(run, folder, ".csv"), newline=""))]
+    (text,) = rendered(run, folder, ".csv")
+    ids = [row[0] for row in csv.reader(io.StringIO(text, newline=""))]
     assert "'=cmd()" in ids and "=cmd()" not in ids
     assert run("plan", "p.csv", "--emit", "again.json").code == 0
     names = {row["name"] for row in json.loads((folder / "again.json").read_text())["buffers"]}
