@@ -25,7 +25,7 @@ from onnx import TensorProto, numpy_helper, serialization
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
 from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
