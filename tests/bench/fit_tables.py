@@ -65,6 +65,8 @@ def fit(given: Namespace) -> Rows:
                         rows[key] = _fitted(subject, place, within, before, Path(folder), given.limit)
                         _keep(given.rows, key, rows[key])
     for model, place in dict.fromkeys((model, place) for model, place, _ in rows if place in PLACES):
+        if any((model, place, within) not in rows for within in given.within or WITHIN):
+            continue  # not all of its rows are measured yet
         before = next((row["before"] for row in _of(rows, model, place) if "before" in row), "")
         yield model, PLACES[place], before, *(_arena(rows.get((model, place, within), {})) for within in WITHIN)
 
