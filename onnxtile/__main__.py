@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-_NEW_OBJECTS = 200_000
+_NEW_OBJECTS = 500_000
 """Python looks for cycles of garbage after so many new objects: modules and a graph have very many, and none of them is garbage."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from onnxtile.system.text import as_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from rich.console import Console
 
     from onnxtile.model.save import Draft
 
@@ -337,22 +339,16 @@ class Job:
         self.write(content, files, save)
         if not parts:
             return
-        from rich.console import Console
-
         from onnxtile.report.table import line, plain, short
 
-        console = Console()
         written = [*([] if target is None else [target]), *map(str, files or ())]
         parts += [line(f"written: {', '.join(written)}")] if written else []
-        if console.is_terminal:
-            for row in (row for part in parts for row in short(part)):
-                console.print(row)
+        console = _terminal()
+        if console is None:
+            sys.stdout.writelines(f"{row.rstrip()}\n" for part in parts for row in plain(part))
             return
-        console.width = 10_000  # in a pipe there is no edge to wrap at, and no cell to fill
-        with console.capture() as rows:
-            for part in parts:
-                console.print(plain(part), crop=False)
-        console.file.writelines(f"{row.rstrip()}\n" for row in rows.get().splitlines())
+        for row in (row for part in parts for row in short(part)):
+            console.print(row)
 
     def write(
         self,
@@ -382,6 +378,20 @@ class Job:
             write_model(model, sys.stdout.buffer)
         else:
             api.save(model, target, source=source, force=force)
+
+
+_AS_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables of the environment by which rich takes a stream for a terminal."""
+
+
+def _terminal() -> Console | None:
+    """Return the terminal that stdout is; None for a pipe or a file."""
+    if not sys.stdout.isatty() and not any(map(os.environ.get, _AS_TERMINAL)):
+        return None
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else None
 
 
 def _tables(name: str, content: Mapping[str, Any]) -> list[Any]:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import partial
+from io import BytesIO
 from itertools import chain, count
 from os import SEEK_CUR
 from pathlib import Path
 from shutil import copyfileobj
-from tempfile import TemporaryFile
-from typing import BinaryIO, NamedTuple
+from tempfile import SpooledTemporaryFile
+from typing import IO, BinaryIO, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -34,7 +35,7 @@ from onnxtile.model.preserved import (
     without_outputs,
 )
 from onnxtile.model.topology import main_graphs
-from onnxtile.model.validity import INLINE_BYTES
+from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.files import (
@@ -61,6 +62,8 @@ MOST_BYTES = 2**31 - 1
 """Of one file: what protobuf reads (https://protobuf.dev/programming-guides/proto-limits/)."""
 _CHUNK = 256
 """Nodes whose messages are in memory at a time."""
+_SPOOLED = 2**22
+"""Bytes of the messages of all nodes, at most, that are held in memory until the length of the graph is known."""
 _ZEROS = bytes(2**16)
 """The least run of zeros that becomes a hole: some blocks of any file system."""
 
@@ -89,11 +92,12 @@ class Draft:
 
     `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory. Its
     order is that of the model. Their constants follow those of the model, those of the last node first. `model` is the model with the nodes
-    that are replaced.
+    that are replaced. `content` are the bytes of its file, where these are known.
     """
 
     model: ir.Model
     later: Mapping[ir.Node, Callable[[], AbstractContextManager[Written]]] = field(default_factory=dict)
+    content: bytes | None = field(default=None, repr=False)
 
     def constants(self) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
         """Yield the initializers of the main graph, as they stand in the file."""
@@ -139,11 +143,20 @@ def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -
     would take more than 2 GiB.
     """
     draft = source if isinstance(source, Draft) else Draft(source)
+    warn_of_unlisted(draft.model)
+    if draft.content is None or beside:
+        _write(draft, file, beside)
+    else:
+        file.write(draft.content)
+
+
+def _write(draft: Draft, file: BinaryIO, beside: str = "") -> None:
     rest, graph = _around(draft.model)
-    total = len(graph) + sum(len(entry.start) + entry.size for entry in _entries(draft, beside))
+    known = None if draft.later else list(_entries(draft, beside))  # others are not in memory, and made twice
+    total = len(graph) + sum(len(entry.start) + entry.size for entry in known or _entries(draft, beside))
     if total > MOST_BYTES:
         raise ModelTooLarge
-    with TemporaryFile() as nodes, TemporaryFile() as facts:
+    with SpooledTemporaryFile(_SPOOLED) as nodes, SpooledTemporaryFile(_SPOOLED) as facts:
         for some in draft.nodes():
             _write_nodes(some, draft.model.ir_version, nodes, facts)
         total += nodes.tell() + facts.tell()
@@ -155,10 +168,32 @@ def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -
             part.seek(0)
             copyfileobj(part, file)
     file.write(graph)
-    for start, size, tensor in _entries(draft, beside):
+    for start, size, tensor in known or _entries(draft, beside):
         file.write(start)
         if size:
             file.write(tensor.tobytes())
+
+
+MOST_IN_MEMORY = 2**25
+"""Bytes of weights of a model whose file is held in memory."""
+
+
+@collector_paused()
+def written(model: ir.Model) -> Draft:
+    """Return `model` as a draft that knows the bytes of its file, where its weights are few: these are checked, run and saved."""
+    if inline_bytes(model) > MOST_IN_MEMORY:
+        return Draft(model)
+    file = BytesIO()
+    _write(Draft(model), file)
+    return Draft(model, content=file.getvalue())
+
+
+def check_written(draft: Draft) -> None:
+    """Check a draft as `check` does its model; where the bytes of its file are known, check these."""
+    if draft.content is None:
+        check(draft.model)
+    else:
+        check_proto(onnx.ModelProto.FromString(draft.content))
 
 
 @collector_paused()
@@ -188,7 +223,7 @@ def _held(values: Iterable[ir.Value]) -> Iterator[tuple[ir.Value, ir.TensorProto
     return ((value, value.const_value) for value in values if value.const_value is not None)
 
 
-def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: BinaryIO, facts: BinaryIO) -> None:
+def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: IO[bytes], facts: IO[bytes]) -> None:
     """Write nodes to `file`, and what is said of their outputs to `facts`."""
     if not nodes:
         return
@@ -285,7 +320,6 @@ def _around(model: ir.Model) -> tuple[bytes, bytes]:
     inside: bytes = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
     add_training(model, proto)
-    warn_of_unlisted(model)
     return proto.SerializeToString(deterministic=True), inside
 
 

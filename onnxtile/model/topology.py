@@ -15,7 +15,8 @@ from onnxtile.model import keys
 
 _GRAPH = ir.AttributeType.GRAPH
 # No set: the hash of an enum is computed in Python, and a walk asks for the type of every attribute.
-_GRAPH_TYPES = (_GRAPH, ir.AttributeType.GRAPHS)
+_GRAPHS = ir.AttributeType.GRAPHS
+_TENSOR, _TENSORS = ir.AttributeType.TENSOR, ir.AttributeType.TENSORS
 
 
 class HeldGraph(NamedTuple):
@@ -41,7 +42,7 @@ def bodies_of(node: ir.Node) -> list[HeldGraph]:
     # The plain dict: UserDict's own values() takes most of the time of a walk.
     for attribute in node.attributes.data.values():
         type_ = attribute.type
-        if type_ not in _GRAPH_TYPES or attribute.is_ref():
+        if (type_ is not _GRAPH and type_ is not _GRAPHS) or attribute.is_ref():
             continue
         if type_ == _GRAPH:
             bodies.append(HeldGraph(attribute.name, None, attribute.as_graph()))
@@ -53,7 +54,7 @@ def bodies_of(node: ir.Node) -> list[HeldGraph]:
 def has_body(node: ir.Node) -> bool:
     """Return whether an attribute of `node` holds a graph, or stands for one that the caller of the function gives."""
     for attribute in node.attributes.data.values():  # noqa: SIM110 - each walk asks this of each node, and `any` takes thrice as long
-        if attribute.type in _GRAPH_TYPES:
+        if (type_ := attribute.type) is _GRAPH or type_ is _GRAPHS:
             return True
     return False
 
@@ -85,12 +86,27 @@ def nodes_in(
 def tensors_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
     """Yield the tensors that attributes of `node` hold. onnx_ir's `as_tensor` takes 0.3 ms for each: it asks a protocol of 20 members."""
     for attribute in node.attributes.data.values():
-        if attribute.is_ref():
+        type_ = attribute.type
+        if (type_ is not _TENSOR and type_ is not _TENSORS) or attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.TENSOR:
+        if type_ is _TENSOR:
             yield attribute.value
-        elif attribute.type == ir.AttributeType.TENSORS:
+        else:
             yield from attribute.value
+
+
+_PLAIN = (
+    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
+    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
+)
+
+
+def plain_attributes(node: ir.Node) -> tuple[tuple[str, int, str], ...] | None:
+    """Return name, type and value of the attributes of `node`, as a key; None where one is no number, text or list of these."""
+    attributes = node.attributes.data.values()
+    if any(attribute.type not in _PLAIN or attribute.is_ref() for attribute in attributes):
+        return None
+    return tuple((attribute.name, attribute.type.value, repr(attribute.value)) for attribute in attributes)
 
 
 def nodes_inside(node: ir.Node) -> Iterator[ir.Node]:

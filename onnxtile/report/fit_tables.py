@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from rich.table import Table
-from rich.text import Text
-
 from onnxtile.report.layout import live_line
 from onnxtile.report.plan_tables import for_arena_run, for_firmware, open_sizes, reads_text
-from onnxtile.report.table import ResultJson, Shown, line, some_of, table, table_of, tables_of
+from onnxtile.report.table import Line, ResultJson, Shown, Table, line, some_of, table, table_of, tables_of
 from onnxtile.report.tables import for_verdict
 from onnxtile.report.words import readable
 
@@ -25,14 +22,14 @@ _STEPS: dict[str, Shown] = {
 }
 
 
-def for_fit(result: ResultJson) -> list[Table | Text]:
+def for_fit(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `fit` result."""
     curve = for_curve(result) if result["curve"] else []
     arena = for_arena_run((result["verdict"] or {}).get("arena"))
     return [*curve, *_fitted(result), *for_verdict(result), *arena, *for_firmware(result.get("firmware"))]
 
 
-def _fitted(result: ResultJson) -> list[Table | Text]:
+def _fitted(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `fit` result, without the verdict of its runs."""
     before, after = result["before"], result["after"]
     costs: dict[str, Shown] = {
@@ -42,7 +39,7 @@ def _fitted(result: ResultJson) -> list[Table | Text]:
         "ms": lambda cost: f"{1000 * cost['seconds']:.4g}",
     }
     rows = [{**before, "model": "before"}, {**after, "model": "after"}]
-    tables: list[Table | Text] = [
+    tables: list[Table | Line] = [
         table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
     ]
     if result["fits"] and result.get("capacity"):
@@ -111,7 +108,7 @@ def curve_rows(result: ResultJson) -> list[tuple[str | int, ...]]:
     return [_row(point, before) for point in result["curve"]]
 
 
-def for_curve(result: ResultJson) -> list[Table | Text]:
+def for_curve(result: ResultJson) -> list[Table | Line]:
     """Return the table of the trade: the model as it is, then ever smaller arenas."""
     return [table("arena against its price", COLUMNS, curve_rows(result))]
 
@@ -136,7 +133,7 @@ _DEMO: dict[str, Shown] = {
 }
 
 
-def for_demo(result: ResultJson) -> list[Table | Text]:
+def for_demo(result: ResultJson) -> list[Table | Line]:
     """Return the tables of the demo: a row for each model, its live bytes as a line, and the commands that do the same."""
     stages, folder = result["stages"], result["folder"]
     top = max(stage["arena"] for stage in stages)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from math import prod
 
-from rich.table import Table
-from rich.text import Text
-
 from onnxtile.model.node_kinds import dotted, module_path
 from onnxtile.report.table import (
+    Line,
     ResultJson,
     Shown,
+    Table,
     at_sizes,
     counted,
     line,
@@ -37,17 +36,17 @@ _HOMES = {
 """The modules of the tables that are not here, by their names: a command needs none but its own."""
 
 
-def tables_called(name: str, result: ResultJson) -> list[Table | Text]:
+def tables_called(name: str, result: ResultJson) -> list[Table | Line]:
     """Return the tables that show `result`; a verb names them."""
     module = import_module(f"onnxtile.report.{_HOMES.get(name, 'tables')}")
-    shown: list[Table | Text] = getattr(module, f"for_{name}")(result)
+    shown: list[Table | Line] = getattr(module, f"for_{name}")(result)
     return shown
 
 
 # Small results: matches, names, what became of meta-ops.
 
 
-def for_match(result: ResultJson) -> list[Table | Text]:
+def for_match(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `match` result."""
     columns: dict[str, Shown] = {
         "root": "root",
@@ -61,14 +60,14 @@ def for_match(result: ResultJson) -> list[Table | Text]:
     return tables_of(f"{len(matches)} matches", columns, matches) or [line("no match")]
 
 
-def for_list(result: ResultJson) -> list[Table | Text]:
+def for_list(result: ResultJson) -> list[Table | Line]:
     """Return the table of a `list` result."""
     names = result["names"]
     title = f"{len(names)} {result['kind']}, for {result['option']}"
     return [table_of(title, {"name": "name", "meaning": "summary"}, names)]
 
 
-def for_unfuse(result: ResultJson) -> list[Table | Text]:
+def for_unfuse(result: ResultJson) -> list[Table | Line]:
     """Return the tables of an `unfuse` result."""
     return [table("unfused", ("meta-op", "calls"), result["unfused"].items()), *for_verdict(result)]
 
@@ -76,7 +75,7 @@ def for_unfuse(result: ResultJson) -> list[Table | Text]:
 # What was fused and lowered, and what was not.
 
 
-def for_fuse(result: ResultJson) -> list[Table | Text]:
+def for_fuse(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `fuse` result."""
     columns: dict[str, Shown] = {
         "pattern": "name",
@@ -109,7 +108,7 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
 _REFUSED: dict[str, Shown] = {"pattern": "pattern", "count": "count", "root": "where", "reason": "reason"}
 
 
-def for_lowered(result: ResultJson) -> list[Table | Text]:
+def for_lowered(result: ResultJson) -> list[Table | Line]:
     """Return the tables of the calls that `fuse` lowered or left; none where no lowering was asked for."""
     written: dict[tuple[str, str], list[str]] = defaultdict(list)
     left: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -120,7 +119,7 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
         else:
             fate = "parts lowered" if site.get("opened") else "kept"
             left[site["meta_op"], fate, site.get("reason", "")].append(site["call"])
-    tables: list[Table | Text] = []
+    tables: list[Table | Line] = []
     if written:
         rows = [(*key, len(calls)) for key, calls in written.items()]
         tables.append(table("lowered", ("meta-op", "operator", "calls"), rows))
@@ -141,7 +140,7 @@ _EFFECTS = {
 }
 
 
-def _on_edge_rows(result: ResultJson) -> list[Table | Text]:
+def _on_edge_rows(result: ResultJson) -> list[Table | Line]:
     """Return the table of lowered calls that differ on edge rows; none where no call does."""
     differing = Counter(
         (site["meta_op"], site["operator"], _EFFECTS[effect], ", ".join(numbers))
@@ -175,7 +174,7 @@ _BEGINNINGS: dict[str, Shown] = {
 """What a variant begins with, and how many nodes it could begin with, if earlier patterns had not taken them."""
 
 
-def for_explain(result: ResultJson) -> list[Table | Text]:
+def for_explain(result: ResultJson) -> list[Table | Line]:
     """Return the tables of an explanation: why sites are no meta-op, the commonest reason first, and why partial matches stopped.
 
     Of these, the nearest come first. A variant that needs an operator which the model lacks has a line instead.
@@ -183,7 +182,7 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
     possible = [reason for reason in result["reasons"] if reason["variant"] not in missing]
     shown = possible[:_REASONS]
-    parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
+    parts: list[Table | Line] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
     if result["repeated"]:
@@ -277,11 +276,11 @@ _LEVELS: dict[str, Shown] = {
 }
 
 
-def for_tile(result: ResultJson) -> list[Table | Text]:
+def for_tile(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `tile` result."""
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tiled = result["tiled"]
-    tables: list[Table | Text] = [table_together(title, _TILED, tiled) if tiled else line(title)]
+    tables: list[Table | Line] = [table_together(title, _TILED, tiled) if tiled else line(title)]
     if result.get("experts"):
         tables.append(table_together("mixtures of experts", _EXPERTS, result["experts"]))
     tables += _choices(tiled)
@@ -305,7 +304,7 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     return [*tables, *for_verdict(result)]
 
 
-def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
+def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Line]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
@@ -324,7 +323,7 @@ def _arena(arena: ResultJson) -> str:
     return f"arena: {arena['before']:,} bytes before, {arena['after']:,} bytes after{change}"
 
 
-def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
+def _choices(tiled: Iterable[ResultJson]) -> list[Table | Line]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
     chosen = [
         {**node["choice"], "node": node["node"], "module": node.get("module"), "cuts": node.get("cuts")}
@@ -344,7 +343,7 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     ]
 
 
-def _axes_legend(choices: Iterable[ResultJson]) -> list[Text]:
+def _axes_legend(choices: Iterable[ResultJson]) -> list[Line]:
     """Return the line that names the sizes of a tile of a convolution, in their order; none without a convolution."""
     axes = dict.fromkeys("×".join(choice["cuts"]) for choice in choices if choice["cuts"])
     return [line(f"a tile of a convolution is {' or '.join(axes)}")] if axes else []
@@ -375,7 +374,7 @@ _LAYERS = 20
 """Rows of the errors of inner values that are shown; --json has them all."""
 
 
-def for_verdict(result: ResultJson) -> list[Table | Text]:
+def for_verdict(result: ResultJson) -> list[Table | Line]:
     """Return the lines about the runs that verified the result of another verb."""
     verdict = result.get("verdict")
     if verdict is None:
@@ -425,9 +424,9 @@ _VALUES: dict[str, Shown] = {
 }
 
 
-def for_verify(result: ResultJson) -> list[Table | Text]:
+def for_verify(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `verify` result."""
-    parts: list[Table | Text] = [table_of("outputs", _OUTPUTS, result["outputs"])]
+    parts: list[Table | Line] = [table_of("outputs", _OUTPUTS, result["outputs"])]
     parts += [line(f"tolerance: {why}") for why in dict.fromkeys(output["why"] for output in result["outputs"])]
     dims = f" (at {at_sizes(result['dims'])})" if result["dims"] else ""
     runs = f"{result['runs']} run{'s' * (result['runs'] != 1)}"
@@ -437,7 +436,7 @@ def for_verify(result: ResultJson) -> list[Table | Text]:
     return [*parts, *_bisection(result)]
 
 
-def _bisection(result: ResultJson) -> list[Table | Text]:
+def _bisection(result: ResultJson) -> list[Table | Line]:
     bisection = result.get("bisect")
     if bisection is None:
         return []
@@ -457,7 +456,7 @@ def _bisection(result: ResultJson) -> list[Table | Text]:
     return [table("the first value that differs", ("field", "value"), rows), *_layers(bisection["layers"])]
 
 
-def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
+def _layers(layers: Sequence[ResultJson]) -> list[Table | Line]:
     """Return how far each value is off, from the first on that is off at all."""
     start = next((i for i, layer in enumerate(layers) if layer["max_abs"] != 0), len(layers))
     title = f"{len(layers):,} values of both, the first {start:,} without error"

@@ -98,7 +98,7 @@ def _require(options: FuseOptions) -> None:
 def _run(options: FuseOptions) -> Outcome:
     """Fuse the model, or explain a pattern."""
     is_explained = isinstance(options, FuseCommand) and options.explain is not None
-    done: Outcome = imported(f"onnxtile.verbs.flows.{'explain' if is_explained else 'fuse'}:run")(options)
+    done: Outcome = imported(f"onnxtile.verbs.flows.{'match' if is_explained else 'fuse'}:run")(options)
     return done
 
 

@@ -542,15 +542,16 @@ def compare_with(
     dims: Mapping[str, int],
     progress: Progress = silent,
     compared: OutputComparison = compare_values,
+    content: bytes | None = None,
 ) -> Verdict:
-    """Run `other` on the inputs of `trials` and compare every output with theirs.
+    """Run `other` on the inputs of `trials` and compare every output with theirs; `content` are the bytes of its file, where known.
 
     Raises ModelError where it takes other inputs, or onnxruntime refuses it.
     """
     trials = list(trials)
     for trial in trials[:1]:
         _require_inputs(other, trial.feeds)
-    runner = repeatable_session(other)
+    runner = repeatable_session(other, content)
     worst: dict[str, OutputError] = {}
     for trial in counted(trials, "comparing", progress):
         for error in _errors(trial.results, runner.run(trial.feeds), compared):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 import pytest
-from rich.text import Text
 
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
@@ -19,6 +18,7 @@ from onnxtile.model.load import load
 from onnxtile.query.language import ANY_NODE
 from onnxtile.query.match import required_nodes
 from onnxtile.query.names import require_known
+from onnxtile.report.table import Line
 from onnxtile.report.tables import for_explain
 from onnxtile.system.errors import PatternError, QueryError
 from onnxtile.system.registry import data_folder
@@ -342,7 +342,7 @@ def test_the_explanation_says_what_ran_before(tiny: Tiny, tmp_path: Path) -> Non
     gated = _file(tmp_path, "Gated", "SiLU-*>Mul")
     said = api.explain(tiny.model(GATED), "Gated", [gated, "SiLU", "Mish"]).to_dict()
     assert said["earlier"] == [{"name": "SiLU", "fused": 1}]
-    lines = [part.plain for part in for_explain(said) if isinstance(part, Text)]
+    lines = [part.plain for part in for_explain(said) if isinstance(part, Line)]
     assert "ran before it: SiLU (1 fused)" in lines
     said = api.explain(tiny.model(GATED), "Mish", [gated, "SiLU", "Mish"]).to_dict()
     assert said["earlier"] == [{"name": "SiLU", "fused": 1}, {"name": "Gated", "fused": 1}]

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import pytest
-from rich.table import Table
-from rich.text import Text
 
 from onnxtile import api
 from onnxtile.query.program import Check
+from onnxtile.report.table import Line, Table
 from onnxtile.report.tables import for_explain
 from tests.conftest import LIGHT, ZOO
 from tests.patterns.conftest import LIBRARY
@@ -164,7 +163,7 @@ def test_every_match_is_accounted_for(rapidocr: Callable[[str], Path]) -> None:
     for match in explanation.matches:
         if match.fate == "overlapped":
             assert "has the same nodes" in match.detail and any(repr(call) in match.detail for call in calls)
-    shown = str([part.plain for part in for_explain(explanation.to_dict()) if isinstance(part, Text)])
+    shown = str([part.plain for part in for_explain(explanation.to_dict()) if isinstance(part, Line)])
     assert "6 matches, 2 fused, 4 overlapped" in shown
     assert "overlapped inside the fused matches, and so no site of their own: 4" in shown
 
@@ -213,7 +212,7 @@ def test_equal_reasons_stand_together_the_nearest_to_a_match_first(tiny: Tiny) -
     assert [(r["nodes"], r["part"], r["roots"]) for r in said["reasons"]] == [(2, "Abs", ["e"]), (1, "Exp", ["a", "c"])]
     assert said["reasons"][1]["reason"] == "Tanh 'b' is not Exp"
     assert said["beginnings"][0]["missing"] == ["Abs"]
-    lines = [part.plain for part in for_explain(said) if isinstance(part, Text)]
+    lines = [part.plain for part in for_explain(said) if isinstance(part, Line)]
     assert "variant 1 needs Abs, which the model does not have" in lines
     assert not any(isinstance(part, Table) for part in for_explain(said))
     there = api.explain(tiny.model(body.replace("Neg(f)", "Neg(f)\nz = Abs(y)")), "Relu->Exp->Abs").to_dict()

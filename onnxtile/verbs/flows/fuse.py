@@ -17,8 +17,8 @@ from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, check_sites
 from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
+from onnxtile.model.save import Draft, check_written, written
 from onnxtile.model.topology import all_values, clear_plan, node_ids
-from onnxtile.model.validity import check
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
@@ -52,6 +52,11 @@ def fuse(options: FuseOptions) -> FuseResult:
     the default plan is no larger than that of `model`. Marks of a plan are taken off. With `verify`, each different site and the whole
     model are run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
+    return _fuse(options)[0]
+
+
+def _fuse(options: FuseOptions) -> tuple[FuseResult, Draft]:
+    """Return what `fuse` returns, and its model as it is to be written."""
     lower, verify, progress = options.lower, options.verify, options.progress
     _require_runs(options)
     chosen = chosen_patterns(options.patterns, lower)
@@ -64,7 +69,8 @@ def fuse(options: FuseOptions) -> FuseResult:
     if lower != "none":
         from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering takes no time to load it
 
-        return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
+        lowered = lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress)
+        return replace(lowered, source=source), Draft(lowered.model)
     shapes = cache(lambda: resolved(original))
     arena: ArenaChange | None = None
 
@@ -75,18 +81,20 @@ def fuse(options: FuseOptions) -> FuseResult:
         (fused, results), arena = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
     else:
         fused, results = fuse_copy(())
-    check(fused)
+    draft = written(fused)
+    check_written(draft)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        verdict = agreeing(compare(original, fused, progress=progress, file=source), "the fused model")
+        verdict = compare(original, fused, progress=progress, file=source, content=draft.content)
+        verdict = agreeing(verdict, "the fused model")
         if any(result.calls for result in results):
             bound = bound_form(original, verdict.dims)
             known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
-    return FuseResult(
+    result = FuseResult(
         fused,
         tuple(results),
         original.graph.num_nodes(),
@@ -96,6 +104,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         arena=arena,
         source=source,
     )
+    return result, draft
 
 
 def _require_runs(options: FuseOptions) -> None:
@@ -133,10 +142,10 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
 
 def run(options: FuseOptions) -> Outcome:
     """Do what the command and the step `fuse` ask for."""
-    result = fuse.from_options(options)
+    result, draft = _fuse(options)
     # Patterns that are named must match; those of the library need not.
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
-        return Outcome(result, "fuse", result.model)
+        return Outcome(result, "fuse", draft)
     note = "error: no pattern that was named matches, so nothing is written (--explain NAME says why)"
     return Outcome(result, "", reason=_no_match(result.patterns), note=note)
 
