@@ -712,11 +712,6 @@ class FitTarget:
         """Whether the time of all searches is over."""
         return self.budget is not None and self.budget.is_late
 
-    def is_met(self, schedule: FitSchedule, macs: int) -> bool:
-        """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
-        is_small = self.capacity is None or schedule.peak <= self.capacity
-        return is_small and not self.has_many_macs(schedule, macs) and not self.has_many_nodes(schedule)
-
     def has_many_macs(self, schedule: FitSchedule, macs: int) -> bool:
         """Return whether a schedule does more multiply-accumulates again than the budget allows."""
         return schedule.macs > (1 + self.extra_macs) * macs

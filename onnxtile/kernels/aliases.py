@@ -254,7 +254,7 @@ class LayoutFacts:
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
         """Return all aliases of outputs of `node`, found once for all orders; none of rows that come from outside."""
         if node not in self._lawful:
-            comes = bool(self.streams) and bool(node.inputs) and node.inputs[0] in self.streams
+            comes = not node.inputs or node.inputs[0] in self.streams
             self._lawful[node] = () if comes else (*aliases(node, self), *overwrites(node, self))
         return self._lawful[node]
 
@@ -321,7 +321,7 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         return
     if facts.spread and not {*moved.operands, *moved.results}.isdisjoint(facts.spread):
         return  # the rows are not contiguous
-    if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+    if facts.shapes.has_bound((*node.inputs, *node.outputs)):
         # The start of a part is known only in a run, apart from that of the first operand of a Concat.
         yield from _first_joined(moved, facts)
         return
@@ -363,7 +363,7 @@ MOST_RUNS = 4
 def _runs_read(node: ir.Node, whole: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
     """Return the bytes of `whole` that a Slice reads, as up to `MOST_RUNS` runs of equal length; None where they are more, or not known."""
     known = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    if any(value in facts.spread for value in known) or any(map(facts.shapes.is_bound, known)):
+    if any(value in facts.spread for value in known) or facts.shapes.has_bound(known):
         return None
     for part, starts in sliced(node, facts):
         outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
@@ -384,13 +384,14 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
 
     A view writes nothing, so a Cast to its own type has none.
     """
-    allowed = () if any(views(node, facts)) else overwritable(node, facts)
-    forbidden = {v for index, v in enumerate(node.inputs) if index not in allowed}
-    sure = _sure_of_size(node, allowed, facts)
-    for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
-        for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
-                yield Alias(value, source, "in place")
+    allowed = overwritable(node, facts)
+    if allowed and not any(views(node, facts)):
+        forbidden = {v for index, v in enumerate(node.inputs) if index not in allowed}
+        sure = _sure_of_size(node, allowed, facts)
+        for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
+            for value in (v for v in node.outputs if v.name):
+                if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
+                    yield Alias(value, source, "in place")
     yield from (Alias(value, source, "in place") for value, source in over_states(node, facts))
 
 
@@ -441,7 +442,7 @@ def _sure_of_size(node: ir.Node, allowed: Collection[int], facts: LayoutFacts) -
     A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
     """
     operands = frozenset(v for v in node.inputs if v is not None)
-    if not any(facts.shapes.is_bound(value) for value in (*operands, *node.outputs)):
+    if not facts.shapes.has_bound((*operands, *node.outputs)):
         return operands
     if not facts.is_standard(node):
         return ()

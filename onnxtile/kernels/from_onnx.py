@@ -27,7 +27,7 @@ from onnxtile.kernels.kernel_graph import (
 from onnxtile.kernels.states import STRUCTURE, StatePair
 from onnxtile.model import keys
 from onnxtile.model.binding import binding
-from onnxtile.model.topology import bodies_of, dependencies, node_id, node_ids, values_in
+from onnxtile.model.topology import bodies_of, dependencies, has_body, node_id, node_ids, values_in
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.row import CONTROL_FLOW
 from onnxtile.operators.table import sharing_of
@@ -148,7 +148,7 @@ class _GraphReader:
         return tuple(places[read.node] for read in stream.reads)
 
     def _kernel(self, node: ir.Node, name: str) -> GraphKernel:
-        facts = self._facts
+        facts, holds = self._facts, has_body(node)
         values = tuple(dict.fromkeys(dependencies(node)))
         self._require_made(values, name)
         # Constants, and tensors around a body, are numbered where they are first read.
@@ -156,28 +156,32 @@ class _GraphReader:
         shares = facts.lawful(node)
         possible = {alias.value: alias for alias in shares if alias.rule in {"view", "cut"} and self._is_near(alias)}
         makes = tuple(self._add_result(value, possible.get(value)) for value in node.outputs if value.name)
-        bodies = tuple(self._bodies(node))
+        bodies = tuple(self._bodies(node)) if holds else ()
         # The bodies of If, Loop and Scan have plans of their own.
-        reason = f"made inside {node_id(node)!r}, which runs as one kernel"
-        made_inside = (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
-        inside = () if bodies else tuple(self._add(value, OUTSIDE, reason) for value in made_inside)
+        inside = tuple(self._inside(node)) if holds and not bodies else ()
+        move = sharing_of(node) if facts.is_standard(node) else None
         return GraphKernel(
             name,
             operator_name(node),
             tuple(NONE if value is None else self._numbers[value] for value in node.inputs),
             tuple(
-                TensorRead(*pair)
-                for pair in zip(read, (spans_read(node, value, facts) for value in values), strict=True)
+                map(TensorRead, read, (spans_read(node, value, facts) if move == "cut" else None for value in values))
             ),
             makes,
             inside,
             tuple(self._share(alias) for alias in shares if self._scope.apart.isdisjoint((alias.value, alias.source))),
             all(value in facts.constants for value in node.outputs),
-            sharing_of(node) if facts.is_standard(node) else None,
+            move,
             keys.TILE in node.metadata_props,
             bodies,
             node,
         )
+
+    def _inside(self, node: ir.Node) -> Iterator[int]:
+        """Yield the numbers of the values that `node` makes in its bodies while it runs as one kernel."""
+        reason = f"made inside {node_id(node)!r}, which runs as one kernel"
+        made = (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
+        return (self._add(value, OUTSIDE, reason) for value in made)
 
     def _require_made(self, values: tuple[ir.Value, ...], name: str) -> None:
         for value in values:

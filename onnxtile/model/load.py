@@ -436,7 +436,9 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of the model: initializers, and attributes of nodes (of Constant, above all)."""
     for graph in main_graphs(model):
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    yield from (tensor for node in all_nodes(model) for tensor in tensors_of(node))
+    for node in all_nodes(model):
+        if node.attributes.data:
+            yield from tensors_of(node)
 
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:

@@ -94,6 +94,20 @@ def tensors_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
             yield from attribute.value
 
 
+_PLAIN = (
+    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
+    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
+)
+
+
+def plain_attributes(node: ir.Node) -> tuple[tuple[str, int, str], ...] | None:
+    """Return name, type and value of the attributes of `node`, as a key; None where one is no number, text or list of these."""
+    attributes = node.attributes.data.values()
+    if any(attribute.type not in _PLAIN or attribute.is_ref() for attribute in attributes):
+        return None
+    return tuple((attribute.name, attribute.type.value, repr(attribute.value)) for attribute in attributes)
+
+
 def nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the nodes in the bodies of `node`, at any depth."""
     for body in bodies_of(node):

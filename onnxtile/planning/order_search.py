@@ -345,6 +345,7 @@ class _Units:
         for share in self.taken:
             if share.kind != IN_PLACE:
                 known.setdefault(share.result, []).append(share)
+        self._whole: dict[int, tuple[int, ...]] = {}
         self._contents = Contents(sizes)
         for tensor in sizes:
             self._contents.add(tensor, known.get(tensor, ()))
@@ -368,15 +369,16 @@ class _Units:
 
     def of(self, tensor: int) -> tuple[int, ...]:
         """Return the units of `tensor`; none of one outside the arena."""
-        return self.read(TensorRead(tensor))
+        if tensor not in self._whole:
+            size = self._contents.sizes.get(tensor)
+            self._whole[tensor] = () if size is None else tuple(self._at(tensor, ByteSpan(0, size)))
+        return self._whole[tensor]
 
     def read(self, read: TensorRead) -> tuple[int, ...]:
         """Return the units of the bytes that are read."""
-        size = self._contents.sizes.get(read.tensor)
-        if size is None:
-            return ()
-        spans = (ByteSpan(0, size),) if read.spans is None else read.spans
-        return tuple(unit for span in spans for unit in self._at(read.tensor, span))
+        if read.spans is None or read.tensor not in self._contents.sizes:
+            return self.of(read.tensor)
+        return tuple(unit for span in read.spans for unit in self._at(read.tensor, span))
 
     def _at(self, tensor: int, span: ByteSpan) -> Iterator[int]:
         for origin, start, end in self._ranges(tensor, span):

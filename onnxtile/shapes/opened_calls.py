@@ -58,7 +58,7 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     too many nodes.
     """
     opening = _CallOpening(model, constants)
-    if not any(opening.is_open(node) for node in _nodes(model.graph)):
+    if not model.functions or not any(opening.is_open(node) for node in _nodes(model.graph)):
         return Unfolded(model, shapes, constants)
     copy = model.clone()
     known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
