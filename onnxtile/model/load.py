@@ -421,7 +421,7 @@ def _texts(model: ir.Model) -> Iterator[object]:
     for node in all_nodes(model):
         yield from (node.domain, node.op_type, node.name, node.overload, node.doc_string, *node.attributes)
         yield from (*node.metadata_props.keys(), *node.metadata_props.values())
-        yield from (attribute.doc_string for attribute in node.attributes.values())
+        yield from (attribute.doc_string for attribute in node.attributes.data.values())
     for value in all_values(model):
         yield from (value.name, value.doc_string, *value.metadata_props.keys(), *value.metadata_props.values())
         yield None if value.type is None else value.type.denotation
