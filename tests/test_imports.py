@@ -43,7 +43,7 @@ OWNERS = {
 # These know no ONNX and are tested with plain data.
 PURE = [
     "kernels/kernel_graph.py",
-    "kernels/liveness.py",
+    "kernels/kernel_graph.py",
     "query/language.py",
     "query/language.py",
     "tiling/limits.py",

@@ -35,11 +35,9 @@ from onnxtile.declare.plan_document import (
     from_json,
 )
 from onnxtile.kernels.from_onnx import read_kernels
-from onnxtile.kernels.kernel_graph import AROUND, KernelGraph
-from onnxtile.kernels.liveness import live_ranges
+from onnxtile.kernels.kernel_graph import AROUND, KernelGraph, live_ranges
 from onnxtile.model.topology import bodies_of
-from onnxtile.operators.row import FIRST
-from onnxtile.operators.table import operators
+from onnxtile.operators.table import FIRST, operators
 from onnxtile.planning import layout as graph_layout
 from onnxtile.planning import model_plan, rows
 from onnxtile.planning.model_plan import PlanSettings, plan_model
