@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnxtile.report.colors import CATEGORIES, EDGE
-from onnxtile.report.svg import element, picture, text
+from onnxtile.report.svg import CATEGORIES, EDGE, element, picture, text
 
 FOLDER = Path(__file__).parent / "images"
 SIZES, LARGEST = (128, 192, 128), 64

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnxtile
-from onnxtile.report.colors import CATEGORIES, EDGE
 from onnxtile.report.curve_files import KIB, CurveMark, Diagram, drawn
-from onnxtile.report.svg import element, text
+from onnxtile.report.svg import CATEGORIES, EDGE, element, text
 
 FOLDER = Path(__file__).parent / "images"
 FILE = "mobilenet-curve.svg"

@@ -35,12 +35,11 @@ from index_formulas import is_attention, is_rotary_embedding
 from onnx import helper, numpy_helper
 from opened_calls import is_opened
 
-from onnxtile.fusion.lower.definition import definition
 from onnxtile.fusion.lower.island_lowering import IslandLowering
-from onnxtile.fusion.lower.lowering import Lowering, OperatorLowering
+from onnxtile.fusion.lower.lowering import Lowering, OperatorLowering, definition
 from onnxtile.fusion.lower.terms import Poly, variable
 from onnxtile.fusion.lowerings import activations
-from onnxtile.fusion.operator_lowerings.quantised import StayingOperator
+from onnxtile.fusion.operator_lowerings import StayingOperator
 from onnxtile.system.registry import discover
 
 PAGE = Path(__file__).parent / "lowerings.md"
@@ -399,7 +398,7 @@ D(q) = s·(q - z) is what the element q of the scale s and the zero point z stan
 Each site is proved by itself, too. Activations, Softmax, layer, RMS, instance and L2 norms, and products with a bias
 have one proof. It reads the body of the call and the definition of the operator as terms, and compares them. The
 definition is onnx's function; that of layer norm is the formula of instance norm, too. `LpNormalization` and `Gemm`
-have none, so theirs are in `onnxtile/fusion/lower/definition.py`. Attention, rotary embeddings, groups and quantised
+have none, so theirs are in `onnxtile/fusion/lower/lowering.py`. Attention, rotary embeddings, groups and quantised
 operators have proofs of their own. Of what a pattern file declares, and of onnxruntime's attention, whose documentation
 has no formula, a run decides: `"decided": "by a run"` in the result says so.
 

@@ -1,7 +1,11 @@
 """The program: `onnxtile`, or `python -m onnxtile`."""
 
+import os
 import signal
 import sys
+
+_NEW_OBJECTS = 500_000
+"""Python looks for cycles of garbage after so many new objects: modules and a graph have very many, and none of them is garbage."""
 
 
 def main() -> None:
@@ -9,12 +13,21 @@ def main() -> None:
     default = _end_by_interrupts()
     if sys.argv[1:] == ["--version"] and _has_shown_version():
         return
+    import atexit
+    import gc
+
+    codes: list[object] = []
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(_end_at_once, codes)  # the first that is registered runs last
     from onnxtile import cli
     from onnxtile.cli import streams as crashes
 
     crashes.heed()
     try:
         cli.main()
+    except SystemExit as end:
+        codes.append(end.code)
+        raise
     finally:
         if default:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -39,6 +52,21 @@ def _has_shown_version() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return sys.stdout is not None
+
+
+def _end_at_once(codes: list[object]) -> None:
+    """End the process with the code in `codes`; without one, or where a stream takes nothing more, Python ends it.
+
+    Python would free every object of the graph one by one, which takes a fiftieth of a command.
+    """
+    if not codes or not isinstance(codes[0], int):
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        return
+    os._exit(codes[0])
 
 
 def _end_by_interrupts() -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit as Audit
-    from onnxtile.declare.layout_rules import LayoutTable as LayoutTable
+    from onnxtile.declare.values import LayoutTable as LayoutTable
     from onnxtile.declare.verb import VerbResult as VerbResult
     from onnxtile.fusion.pattern import Pattern as Pattern
     from onnxtile.inspection.summary import Inspection as Inspection
@@ -31,21 +31,20 @@ if TYPE_CHECKING:
     from onnxtile.system.errors import PatternError as PatternError
     from onnxtile.system.errors import QueryError as QueryError
     from onnxtile.system.errors import UsageError as UsageError
+    from onnxtile.system.limits import Progress as Progress
     from onnxtile.system.limits import RunLimits as RunLimits
-    from onnxtile.system.progress import Progress as Progress
     from onnxtile.tiling.limits import Limits as Limits
     from onnxtile.verbs.flows.check_plan import check_plan as check_plan
-    from onnxtile.verbs.flows.explain import Explanation as Explanation
-    from onnxtile.verbs.flows.explain import explain as explain
     from onnxtile.verbs.flows.fit import fit as fit
     from onnxtile.verbs.flows.fit import fit_curve as fit_curve
     from onnxtile.verbs.flows.fuse import fuse as fuse
-    from onnxtile.verbs.flows.fuse import unfuse as unfuse
     from onnxtile.verbs.flows.inspect import inspect as inspect
     from onnxtile.verbs.flows.inspect import trace as trace
+    from onnxtile.verbs.flows.match import Explanation as Explanation
     from onnxtile.verbs.flows.match import MatchResult as MatchResult
     from onnxtile.verbs.flows.match import PatternDraft as PatternDraft
     from onnxtile.verbs.flows.match import draft_pattern as draft_pattern
+    from onnxtile.verbs.flows.match import explain as explain
     from onnxtile.verbs.flows.match import match as match
     from onnxtile.verbs.flows.other_formats import plan_problem as plan_problem
     from onnxtile.verbs.flows.other_formats import plan_tflite as plan_tflite
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import UnfuseResult as UnfuseResult
     from onnxtile.verbs.flows.results import save as save
     from onnxtile.verbs.flows.tile import tile as tile
+    from onnxtile.verbs.flows.unfuse import unfuse as unfuse
     from onnxtile.verbs.flows.verify import verify as verify
     from onnxtile.verbs.list import OptionNames as OptionNames
     from onnxtile.verbs.list import option_names as option_names
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "onnxtile.check.audit": ("Audit",),
-    "onnxtile.declare.layout_rules": ("LayoutTable",),
+    "onnxtile.declare.values": ("LayoutTable",),
     "onnxtile.declare.verb": ("VerbResult",),
     "onnxtile.fusion.pattern": ("Pattern",),
     "onnxtile.inspection.summary": ("Inspection",),
@@ -77,21 +77,20 @@ _HOMES = {
         *("CheckFailed", "Infeasible", "Mismatch", "ModelError", "ModelWarning", "OnnxtileError", "OverLimit"),
         *("PatternError", "QueryError", "UsageError"),
     ),
-    "onnxtile.system.limits": ("RunLimits",),
-    "onnxtile.system.progress": ("Progress",),
+    "onnxtile.system.limits": ("Progress", "RunLimits"),
     "onnxtile.tiling.limits": ("Limits",),
     "onnxtile.verbs.flows.check_plan": ("check_plan",),
-    "onnxtile.verbs.flows.explain": ("Explanation", "explain"),
     "onnxtile.verbs.flows.fit": ("fit", "fit_curve"),
-    "onnxtile.verbs.flows.fuse": ("fuse", "unfuse"),
+    "onnxtile.verbs.flows.fuse": ("fuse",),
     "onnxtile.verbs.flows.inspect": ("inspect", "trace"),
-    "onnxtile.verbs.flows.match": ("MatchResult", "PatternDraft", "draft_pattern", "match"),
+    "onnxtile.verbs.flows.match": ("Explanation", "MatchResult", "PatternDraft", "draft_pattern", "explain", "match"),
     "onnxtile.verbs.flows.other_formats": ("plan_problem", "plan_tflite"),
     "onnxtile.verbs.flows.plan": ("plan",),
     "onnxtile.verbs.flows.results": (
         *("FitCurve", "FittedModel", "FuseResult", "PlannedModel", "TiledModel", "UnfuseResult", "save"),
     ),
     "onnxtile.verbs.flows.tile": ("tile",),
+    "onnxtile.verbs.flows.unfuse": ("unfuse",),
     "onnxtile.verbs.flows.verify": ("verify",),
     "onnxtile.verbs.list": ("OptionNames", "option_names"),
     "onnxtile.verification.trials": ("Verdict",),

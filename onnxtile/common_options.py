@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.declare import values
-from onnxtile.declare.option import REPORTING, SIZES, WRITING, Choices, Option, Positional
-from onnxtile.declare.target import TargetFigures
+from onnxtile.declare.values import TargetFigures
+from onnxtile.declare.verb import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
-from onnxtile.system.limits import RunLimits
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, RunLimits, silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.planning.planner import planners
+from onnxtile.planning.planners import planners
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import contributions, defer
 from tests.conftest import MODELS
@@ -24,7 +24,7 @@ from tests.conftest import MODELS
 ROOT = Path(__file__).parent.parent
 
 PLANNER = """
-from onnxtile.planning.planner import Planner, heuristic
+from onnxtile.planning.planners import Planner, heuristic
 
 def _place(problem):
     offsets, end = [], 0
@@ -42,7 +42,7 @@ from onnxtile.report.format import Format
 TEXT = Format("text", ".acme", lambda plan, options: "".join(f"{b['offset']} {b['name']}\\n" for b in plan["buffers"]).encode())
 """
 ORDER = """
-from onnxtile.planning.schedule import Order
+from onnxtile.planning.orders import Order
 
 FILE = Order("acme-file", "the nodes as they stand in the model", lambda ground: (ground.packed(ground.own),))
 """
@@ -241,7 +241,7 @@ VERB = '''
 from dataclasses import dataclass
 
 from onnxtile.common_options import ModelArgument, ReportOptions, WatchOptions
-from onnxtile.declare.option import declared
+from onnxtile.declare.verb import declared
 from onnxtile.declare.verb import Outcome, Verb
 
 

@@ -34,7 +34,7 @@ from onnxtile.declare.plan_document import PlannedBody, PlannedGraph, PlannedSta
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.kernel_graph import IN_PLACE, GraphKernel, KernelGraph, Share
 from onnxtile.model.topology import dependencies, followers, nodes_inside
-from onnxtile.planning.schedule import in_order
+from onnxtile.planning.orders import in_order
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, ModelError

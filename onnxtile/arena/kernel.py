@@ -12,23 +12,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, same
+from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, equal_bytes, same
 from onnxtile.declare.plan_document import PlannedState
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph
 from onnxtile.model.known import Dims
 from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body, plain_attributes
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Session
-
-_PLAIN = (
-    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
-    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
-)
-"""The types of attributes whose values are plain Python values."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +90,13 @@ class Kernels:
         is_called = node.op_identifier() in self._functions
         if is_called or any(value in self.containers for value in inputs):
             return None
-        attributes = []
-        for attribute in node.attributes.data.values():
-            if attribute.type not in _PLAIN or attribute.is_ref():
-                return None
-            attributes.append((attribute.name, attribute.type.value, repr(attribute.value)))
+        attributes = plain_attributes(node)
+        if attributes is None:
+            return None
         read = tuple("" if value is None else names[value] for value in node.inputs)
         results = tuple(names.get(value, "") for value in node.outputs)
         types = tuple((self._shapes.dtype(value), self._dims(value)) for value in inputs)
-        return node.op_identifier(), node.graph, tuple(attributes), read, results, types
+        return node.op_identifier(), node.graph, attributes, read, results, types
 
     def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
         session = self._submodels.session(proto)
@@ -176,7 +168,7 @@ class PairedValues:
             return True
         if spans is None or not (isinstance(actual, TensorMemory) and isinstance(expected, TensorMemory)):
             return same(actual, expected)
-        return all(np.array_equal(actual.data[start:end], expected.data[start:end]) for start, end in spans)
+        return all(equal_bytes(actual.data[start:end], expected.data[start:end]) for start, end in spans)
 
 
 class Controlled(Protocol):

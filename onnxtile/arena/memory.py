@@ -54,9 +54,9 @@ class TensorMemory:
         Some kernels compute the elements before the first whole vector in another way, and round them differently.
         """
         memory = np.zeros(size + VECTOR, np.uint8)
-        start = (like - memory.ctypes.data) % VECTOR
-        data = memory[start : start + size]
-        return cls(data, int(memory.ctypes.data) + start, dtype, shape)
+        address = int(memory.ctypes.data)
+        start = (like - address) % VECTOR
+        return cls(memory[start : start + size], address + start, dtype, shape)
 
     def at(self, like: int) -> TensorMemory:
         """Return the tensor at the same distance from a multiple of 64 as the address `like`: itself, or a copy."""
@@ -89,13 +89,24 @@ class TensorMemory:
             return False
         used = math.prod(self.shape) * self.dtype.bitwidth % 8
         if not used:
-            return np.array_equal(self.data, other.data)
+            return equal_bytes(self.data, other.data)
         last = int(self.data[-1] ^ other.data[-1]) & ((1 << used) - 1)
-        return not last and np.array_equal(self.data[:-1], other.data[:-1])
+        return not last and equal_bytes(self.data[:-1], other.data[:-1])
 
     def array(self) -> Array:
         """Return a copy of the tensor."""
         return to_array(self.data, self.dtype, self.shape)
+
+
+_FEW_BYTES = 1 << 16
+"""Bytes of a tensor, at most, that are copied to be compared: for so few, NumPy takes longer to begin than to compare."""
+
+
+def equal_bytes(first: ByteArray, second: ByteArray) -> bool:
+    """Return whether both have the same bytes."""
+    if len(first) != len(second) or len(first) > _FEW_BYTES:
+        return np.array_equal(first, second)
+    return first.tobytes() == second.tobytes()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import difflib
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -12,10 +10,9 @@ from typing import Any
 
 import typer
 
-from onnxtile.cli.app import build, verbs
-from onnxtile.cli.command import worded
+from onnxtile.cli.command import build, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
-from onnxtile.declare.option import replaced
+from onnxtile.declare.verb import replaced
 from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.process import silence_libraries
@@ -30,18 +27,13 @@ READER_GONE = 141
 _DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
 """Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
 
-_NEW_OBJECTS = 200_000
-"""Python looks for cycles of garbage after so many new objects: a graph has very many, and none of them is garbage."""
-
 
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check failed), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
     silence_libraries()
     show_warnings()
-    gc.set_threshold(_NEW_OBJECTS)
     defer(*_DEFERRED)
-    atexit.register(gc.freeze)  # nor need it look through all that is left when the process ends
     signals = Signals()
     signals.heed()
     code = _run()

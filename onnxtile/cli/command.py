@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from onnxtile.cli.streams import require_stdout, say
-from onnxtile.declare.option import (
+from onnxtile.declare.verb import (
     OPTIONS,
     REPORTING,
     SIZES,
     WRITING,
     Option,
+    Outcome,
+    Rendered,
+    Verb,
     VerbParameter,
     drop_advice,
     limits_of,
@@ -28,24 +32,26 @@ from onnxtile.declare.option import (
     read,
     with_progress,
 )
-from onnxtile.declare.verb import Outcome, Rendered, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, OnnxtileError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
+from onnxtile.system.registry import discover, named
 from onnxtile.system.text import as_json
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from rich.console import Console
 
-    from onnxtile.model.stream import Draft
+    from onnxtile.model.save import Draft
+
 
 # The layout of help: options under headings, examples on lines of their own; plain text, so that nothing heavy is loaded for it.
 
 _LAST = (SIZES, WRITING, REPORTING)
 DEBUG = "--debug"
 _ARGUMENTS = "Arguments"
-_EXAMPLES = "Examples:"
+_HEADING = "Examples:"
 
 
 def split(doc: str | None) -> tuple[str, str]:
@@ -329,21 +335,20 @@ class Job:
         The last line names the files, --json apart. Nothing is printed where stdout is taken (by `target`, too).
         """
         shown = bool(outcome.table) and not self.quiet and self.as_json != "-" and target != "-"
-        parts = _tables(content, outcome.table) if shown else []
+        parts = _tables(outcome.table, content) if shown else []
         self.write(content, files, save)
         if not parts:
             return
-        from rich.console import Console
-
         from onnxtile.report.table import line, plain, short
 
-        console = Console()
-        if not console.is_terminal:
-            console.width = 10_000  # in a pipe there is no edge to wrap at
         written = [*([] if target is None else [target]), *map(str, files or ())]
-        for part in [*parts, line(f"written: {', '.join(written)}")] if written else parts:
-            for row in short(part) if console.is_terminal else [plain(part)]:
-                console.print(row, crop=console.is_terminal)
+        parts += [line(f"written: {', '.join(written)}")] if written else []
+        console = _terminal()
+        if console is None:
+            sys.stdout.writelines(f"{row.rstrip()}\n" for part in parts for row in plain(part))
+            return
+        for row in (row for part in parts for row in short(part)):
+            console.print(row)
 
     def write(
         self,
@@ -367,7 +372,7 @@ class Job:
     def save(self, model: ir.Model | Draft, target: str, source: Path, *, force: bool) -> None:
         """Write `model`, made from the file `source`, to `target`: a path, or "-" for stdout."""
         from onnxtile import api
-        from onnxtile.model.stream import write_model
+        from onnxtile.model.save import write_model
 
         if target == "-":
             write_model(model, sys.stdout.buffer)
@@ -375,11 +380,24 @@ class Job:
             api.save(model, target, source=source, force=force)
 
 
-def _tables(content: Mapping[str, Any], verb: str) -> list[Any]:
-    from onnxtile.report import tables
+_AS_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables of the environment by which rich takes a stream for a terminal."""
 
-    render: Callable[[Mapping[str, Any]], list[Any]] = getattr(tables, f"for_{verb}")
-    return render(content)
+
+def _terminal() -> Console | None:
+    """Return the terminal that stdout is; None for a pipe or a file."""
+    if not sys.stdout.isatty() and not any(map(os.environ.get, _AS_TERMINAL)):
+        return None
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else None
+
+
+def _tables(name: str, content: Mapping[str, Any]) -> list[Any]:
+    from onnxtile.report.tables import tables_called
+
+    return tables_called(name, content)
 
 
 # The command of a verb: its arguments and options, its help, and its run.
@@ -588,3 +606,69 @@ def worded(commands: Callable[[], Iterable[type]]) -> Callable[[str, object], st
         return f"{flag or name} {shown}"
 
     return option
+
+
+# The application: a command for each verb of `onnxtile.verbs`, found by their existence.
+
+
+_EXAMPLES = """\
+onnxtile demo
+onnxtile fuse model.onnx -p LayerNorm -p GeLU
+onnxtile tile model.fused.onnx --max 64
+onnxtile plan model.fused.tiled.onnx --emit plan.html"""
+
+
+_HELP = ("-h", "--help")
+_GROUPS = {"pattern": "Write patterns of your own."}
+
+
+def verbs() -> dict[str, Verb]:
+    """Return all verbs by name."""
+    return dict(sorted(discover("onnxtile.verbs", Verb).items()))
+
+
+def build(asked: str = "") -> typer.Typer:
+    """Return the application with a command for each verb; one named "GROUP NAME" stands in a group.
+
+    Where `asked`, the first argument, is a verb with a module of its name, the others are neither loaded nor added. The list of commands
+    needs none of their options.
+    """
+    app = typer.Typer(
+        cls=Group,
+        epilog=_EXAMPLES,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": list(_HELP)},
+    )
+    app.callback(invoke_without_command=True)(_onnxtile)
+    groups: dict[str, typer.Typer] = {}
+    only = named("onnxtile.verbs", asked, Verb)
+    for name, verb in verbs().items() if only is None else [(asked, only)]:
+        group, _, command_name = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _group(app, group)
+        known = {} if asked in _HELP else parameters(verb.command)
+        command(groups.get(group, app), verb, command_name, known)
+    return app
+
+
+def _group(app: typer.Typer, name: str) -> typer.Typer:
+    group = typer.Typer(cls=Group, help=_GROUPS.get(name), rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(require_command)  # a group of one command is a group all the same
+    app.add_typer(group, name=name)
+    return group
+
+
+def _onnxtile(
+    context: typer.Context,
+    version: Annotated[bool | None, typer.Option("--version", help="print the version and exit")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,  # noqa: ARG001 - read of sys.argv
+) -> None:
+    """Fuse, tile and plan ONNX models for hardware with limits, and prove by running that nothing changed."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(installed("onnxtile"))
+        raise typer.Exit
+    require_command(context)

@@ -130,7 +130,7 @@ def _plan(options: argparse.Namespace) -> PlanResult:
 
 def _rows(text: str) -> list[dict[str, str]]:
     """Return the rows of the problem in `text`, by the names of the columns in MiniMalloc's output."""
-    from onnxtile.planning.offsets.csv_problem import column
+    from onnxtile.planning.problem_plan import column
 
     lines = [row for row in csv.reader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True) if row]
     names = [column(name.strip()) for name in lines[0]] if lines else []

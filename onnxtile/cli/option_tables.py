@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxtile.cli.app import verbs
+from onnxtile.cli.command import verbs
 from onnxtile.common_options import ReportOptions
-from onnxtile.declare.option import VerbParameter, options
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import Verb, VerbParameter, options
 
 _TABLE = re.compile(r"(<!-- options of ([a-z ]+) -->\n).*?(<!-- end of options -->\n)", re.DOTALL)
 _STEPS = "steps"

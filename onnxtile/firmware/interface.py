@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxtile.firmware.kernels import CTYPES
-from onnxtile.firmware.program import ByteAddress, CProgram, Port, StreamPort
-from onnxtile.firmware.size_points import OpenNumber, OpenSize
-from onnxtile.report.c_header import comment, filled, identifier, identifiers
+from onnxtile.firmware.program import ByteAddress, CProgram, OpenNumber, OpenSize, Port, StreamPort
+from onnxtile.report.formats.to_header import comment, filled, identifier, identifiers
 from onnxtile.system.dataclass import dataclass
 
 

@@ -19,8 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.firmware.own_kernels import function_in_c, included
-from onnxtile.firmware.program import IR_VERSION, DistinctKernel
-from onnxtile.firmware.size_points import OpenNumber, SizePoints
+from onnxtile.firmware.program import IR_VERSION, DistinctKernel, OpenNumber, SizePoints
 from onnxtile.firmware.templates import HEAD, template_of
 from onnxtile.model.formula import SizeFormula
 from onnxtile.model.submodel import assembled, tensor_type

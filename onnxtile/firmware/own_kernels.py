@@ -18,10 +18,9 @@ import pydantic
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_id
-from onnxtile.query.language import parse_condition
+from onnxtile.query.language import ElementOf, Expression, Name, parse_condition
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program
-from onnxtile.query.syntax import ElementOf, Expression, Name
 from onnxtile.query.tests import TestContext, Unknown, evaluate
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.shapes.size_rule import SizeRule

@@ -5,17 +5,22 @@ Over ranges of sizes, numbers of calls are formulas of the sizes, and where a ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TypeAlias
+from functools import cached_property
+from itertools import combinations_with_replacement, groupby
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.own_kernels import OwnCall
-from onnxtile.firmware.size_points import OpenNumber, OpenSize, SizePoints
+from onnxtile.model.formula import SizeFormula, SizeRanges, product_of
 from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.report.formats.to_header import filled
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array
 
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
@@ -285,3 +290,302 @@ def overlaps(copy: CopyCall, other: CopyCall) -> bool:
     if (target.kind, target.number) != (source.kind, source.number):
         return False
     return target.offset < source.offset + other.size and source.offset < target.offset + copy.size
+
+
+# Copies between two memories that run beside the kernels: before which step each is started, and before which it has ended.
+#
+# The copies of a plan are made in their order, one at a time, by a driver such as that of a DMA. Each is started as early as the plan
+# allows, and is waited for as late as it allows. What is between is the driver's time.
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The copy `number` of a plan, in the step `step`. It starts before the kernel of `start`, and ends before that of `end`."""
+
+    number: int
+    step: int
+    start: int
+    end: int
+
+
+def transfers_of(copies: Sequence[MemoryCopy], steps: int, by_kernels: Collection[int]) -> Iterator[Transfer]:
+    """Yield the transfers of `copies`, in their order, of a schedule of `steps` nodes.
+
+    A kernel makes the copies in the steps `by_kernels`: all transfers before it have ended then, and none after it has started.
+    """
+    starts, ends = list[int](), list[int]()
+    at = 0
+    for copy in copies:
+        at = max(at, copy.step if copy.step in by_kernels else max(copy.target_free, copy.source_ready))
+        starts.append(at)
+    at = steps
+    for copy in reversed(copies):
+        limits = [copy.before, None if copy.source_until is None else copy.source_until + 1]
+        limits += [copy.step] if copy.step in by_kernels else []
+        at = min([at, *(limit for limit in limits if limit is not None)])
+        ends.append(at)
+    for number, (copy, start, end) in enumerate(zip(copies, starts, reversed(ends), strict=True)):
+        if copy.step not in by_kernels:
+            yield Transfer(number, copy.step, start, end)
+
+
+class TransferSchedule:
+    """The transfers of a plan by the steps before which they start, and before which they have ended; `nodes` has those of all steps.
+
+    Those of the step after the last end with the run.
+    """
+
+    def __init__(self, copies: Sequence[MemoryCopy], nodes: Sequence[ir.Node]) -> None:
+        by_kernels = {copy.step for copy in copies if len(nodes[copy.step].inputs) > 1}
+        transfers = list(transfers_of(copies, len(nodes), by_kernels))
+        self.steps = frozenset(transfer.step for transfer in transfers)
+        self.starting = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.start)}
+        self.ending = {step: list(some) for step, some in groupby(transfers, lambda transfer: transfer.end)}
+
+
+# The functions in C that make them.
+
+DECLARED = """\
+/* Copies between the memories. Define both functions to make them by a driver, such as that of a DMA: these here are weak.
+ * Copies are made in the order of their starts. Where a compiler has no weak functions, define ${P}_OWN_COPY. */
+void ${p}_copy(uint32_t id, void *target, const void *source, size_t size); /* starts a copy */
+void ${p}_wait(uint32_t id); /* returns when the copy has ended */
+"""
+DEFINED = """\
+#if defined(__GNUC__)
+#define ${P}_WEAK __attribute__((weak))
+#else
+#define ${P}_WEAK
+#endif
+#ifndef ${P}_OWN_COPY
+${P}_WEAK void ${p}_copy(uint32_t id, void *target, const void *source, size_t size) {
+    (void)id;
+    memcpy(target, source, size);
+}
+${P}_WEAK void ${p}_wait(uint32_t id) { (void)id; }
+#endif
+"""
+_DRIVER = """\
+#include "${title}.h"
+
+#include <string.h>
+
+/* Of three runs the first makes each copy when it starts, the second when it has to have ended, the third every second one so. */
+static struct {
+    uint32_t id;
+    void *target;
+    const void *source;
+    size_t size;
+} started[${count}];
+static uint32_t made, count, run;
+
+static void make(uint32_t end) {
+    for (; made < end; ++made) memcpy(started[made].target, started[made].source, started[made].size);
+}
+
+void ${p}_copy(uint32_t id, void *target, const void *source, size_t size) {
+    if (count && id <= started[count - 1u].id) {
+        made = count = 0;
+        ++run;
+    }
+    started[count].id = id;
+    started[count].target = target;
+    started[count].source = source;
+    started[count++].size = size;
+    if (run % 3u == 0u || (run % 3u == 2u && id % 2u == 0u)) make(count);
+}
+
+void ${p}_wait(uint32_t id) {
+    uint32_t end = made;
+    while (end < count && started[end].id <= id) ++end;
+    make(end);
+}
+"""
+
+
+def proving_driver(title: str, name: str, count: int) -> str:
+    """Return a driver in C of a program with `count` transfers, which makes them early in one run and late in the next."""
+    return filled(_DRIVER, name.upper(), title=title, count=count) + "\n"
+
+
+# Numbers of a program over ranges of sizes, as formulas of the sizes: found from what they are at several sizes.
+#
+# Each tensor has one address at all sizes. So the texts of a program at two sizes differ in whole numbers alone: bounds of loops, strides,
+# bytes of copies. Such a number is a size of a tensor, or a product of some, times a number and plus another. Two values tell these two
+# numbers, and all further values have to agree. The sizes are in the ranges, and beyond their ends where a range has few.
+
+
+OpenNumber: TypeAlias = int | SizeFormula
+"""A whole number, or a formula of the sizes where it differs from size to size."""
+
+_SPARE = 4
+"""Points beside one for each dimension, and the first: each is one more value that a formula must have."""
+_WIDTH = 16
+"""The least number of sizes of a dimension among which points are chosen."""
+_STRIDES = (0.6180339887498949, 0.4142135623730951, 0.7320508075688772, 0.2360679774997897)
+"""Steps through the ranges, as parts of them, so that the sizes of several dimensions do not keep step."""
+_DEGREE = 3
+"""Sizes in a product, at most."""
+
+
+@dataclass(frozen=True)
+class OpenSize:
+    """A dimension with a range, from `least` to `most`. Where it is the length of states, each run makes it longer by `step`.
+
+    `name` is that of the dimension; sizes are in elements.
+    """
+
+    name: str
+    least: int
+    most: int
+    step: SizeFormula | None = None
+
+
+@dataclass(frozen=True)
+class SizePoints:
+    """Sizes at which a program is written, the largest first, and the formulas of the sizes of its tensors."""
+
+    ranges: SizeRanges
+    points: tuple[Mapping[str, int], ...]
+    formulas: tuple[SizeFormula, ...]
+
+    @classmethod
+    def of(cls, ranges: SizeRanges, formulas: Iterable[SizeFormula]) -> SizePoints:
+        """Return the points of `ranges`, of tensors whose sizes are `formulas`. No size is 1: text of a size of 1 may be for that alone."""
+        largest = {name: high for name, (_, high) in ranges.items()}
+        others = (
+            {name: _inside(ends, number, dimension) for dimension, (name, ends) in enumerate(ranges.items())}
+            for number in range(1, 1 + _SPARE + len(ranges))
+        )
+        sizes = sorted(
+            {size for size in formulas if size.constant is None}, key=lambda size: (len(str(size)), str(size))
+        )
+        return cls(ranges, (largest, *others), tuple(sizes))
+
+    @cached_property
+    def _products(self) -> tuple[tuple[SizeFormula, tuple[int, ...]], ...]:
+        """The sizes of tensors and their products, with the values at all points; of several with equal values the first."""
+        by_values: dict[tuple[int, ...], SizeFormula] = {}
+        for degree in range(1, _DEGREE + 1):
+            for factors in combinations_with_replacement(self.formulas, degree):
+                product = product_of(factors)
+                by_values.setdefault(tuple(product.at(point) for point in self.points), product)
+        return tuple((product, values) for values, product in by_values.items())
+
+    def number(self, values: Sequence[int]) -> OpenNumber | None:
+        """Return the number that has `values` at the points; None where no formula has them."""
+        if len(set(values)) == 1:
+            return values[0]
+        formulas = (
+            formula for product, known in self._products if (formula := _line(values, product, known)) is not None
+        )
+        return next(formulas, None)
+
+    def numbers(self, rows: Sequence[Sequence[int]]) -> Iterator[OpenNumber | None]:
+        """Yield the numbers that `rows` have at the points, one row a point."""
+        return (self.number(values) for values in zip(*rows, strict=True))
+
+    def most(self, formula: OpenNumber) -> int:
+        """Return the largest value of a number."""
+        return formula if isinstance(formula, int) else formula.limits(self.ranges)[1]
+
+
+def _inside(ends: tuple[int, int], number: int, dimension: int) -> int:
+    if ends[0] == ends[1]:
+        return ends[0]
+    low = max(ends[0], 2)
+    width = max(ends[1] + 1 - low, _WIDTH)
+    step = int(width * _STRIDES[dimension % len(_STRIDES)]) | 1  # odd, so that every second size is even
+    return low + number * step % width
+
+
+def _line(values: Sequence[int], product: SizeFormula, known: Sequence[int]) -> SizeFormula | None:
+    """Return the `product`, whose values are `known`, times a number plus a number, with `values`; None where there are no such numbers."""
+    run = next((index for index in range(1, len(known)) if known[index] != known[0]), None)
+    if run is None:
+        return None
+    times, rest = divmod(values[run] - values[0], known[run] - known[0])
+    start = values[0] - times * known[0]
+    if rest or any(value != times * size + start for value, size in zip(values, known, strict=True)):
+        return None
+    return product * times + start
+
+
+# A program over ranges of sizes, put together from the programs at several sizes: the same calls on the same bytes, of other sizes.
+
+
+def over_sizes(programs: Sequence[CProgram], points: SizePoints, sizes: tuple[OpenSize, ...]) -> CProgram:
+    """Return the program over the ranges of `sizes` that is `programs` at the `points`. Raises UsageError where their calls differ."""
+    results = list(zip(*(program.results for program in programs), strict=True))
+    calls = list[ProgramCall]()
+    moved = next((same[0] for same in results if len({result.calls for result in same}) > 1), None)
+    if moved is not None or len({len(program.calls) for program in programs}) > 1:
+        raise _refusal(moved, _OTHER_BYTES)
+    for number, same_calls in enumerate(zip(*(program.calls for program in programs), strict=True)):
+        try:
+            calls.append(_merged_call(same_calls, points))
+        except _DiffersError as error:
+            raise _refusal(next((same[0] for same in results if same[0].calls > number), None), str(error)) from error
+    return replace(programs[0], calls=tuple(calls), points=points, sizes=sizes)
+
+
+_OTHER_BYTES = "from size to size, it uses bytes at other addresses"
+
+
+class _DiffersError(Exception):
+    """A call is not the same at all sizes, for the reason in its text."""
+
+
+def _merged(sides: Sequence[tuple[ProgramCall, ...]], points: SizePoints) -> tuple[ProgramCall, ...]:
+    if len(set(map(len, sides))) > 1:
+        raise _DiffersError(_OTHER_BYTES)
+    return tuple(_merged_call(calls, points) for calls in zip(*sides, strict=True))
+
+
+def _merged_call(calls: Sequence[Any], points: SizePoints) -> ProgramCall:
+    """Return one call that is `calls` at the `points`."""
+    first, *others = calls
+    if any(_fixed(call) != _fixed(first) for call in others):
+        raise _DiffersError(_OTHER_BYTES)
+    if isinstance(first, KernelCall) and any(call != first for call in others):
+        return replace(first, kernel=replace(first.kernel, others=tuple(call.kernel for call in others)))
+    if isinstance(first, CopyCall):
+        return HelperCall("copy", (first.target, first.source), _numbers([(call.size,) for call in calls], points))
+    if isinstance(first, HelperCall):
+        return replace(first, numbers=_numbers([call.numbers for call in calls], points))
+    if isinstance(first, Branch):
+        sides = ([call.then for call in calls], [call.otherwise for call in calls])
+        return Branch(first.condition, *(_merged(side, points) for side in sides))
+    if isinstance(first, RepeatedCalls):
+        return replace(first, turn=_merged([call.turn for call in calls], points))
+    return first  # type: ignore[no-any-return]
+
+
+def _numbers(rows: Sequence[tuple[int, ...]], points: SizePoints) -> tuple[OpenNumber, ...]:
+    """Return the numbers that `rows` are at the `points`."""
+    numbers = list(points.numbers(rows))
+    if None in numbers:
+        raise _DiffersError("no formula of the sizes gives a number of bytes that it copies")
+    return tuple(number for number in numbers if number is not None)
+
+
+def _fixed(call: ProgramCall) -> object:
+    """Return what of a call is the same at all sizes."""
+    if isinstance(call, KernelCall):
+        kernel = call.kernel
+        return call.addresses, kernel.op_type, kernel.fixed, kernel.opsets
+    if isinstance(call, CopyCall):
+        return call.target, call.source
+    if isinstance(call, HelperCall):
+        return call.helper, call.addresses
+    if isinstance(call, Branch):
+        return call.condition
+    return call.most, call.goes_on, call.number
+
+
+def _refusal(result: NodeResult | None, reason: str) -> UsageError:
+    where = "the states or outputs" if result is None else f"the node that makes {result.name!r} ({result.operator})"
+    return UsageError(
+        f"no C can be written over a range for {where}: {reason}",
+        hint="bind each dimension to one size; nothing was written",
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onnxtile.firmware.addresses import FlashWeights, placed
 from onnxtile.firmware.calls import (
     SpaceOffset,
     TableBranch,
@@ -35,6 +36,8 @@ from onnxtile.firmware.kernels import NO_KERNELS, CFunction, CKernel, kernels_in
 from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
+    DECLARED,
+    DEFINED,
     WORKSPACE,
     Branch,
     ByteAddress,
@@ -42,16 +45,14 @@ from onnxtile.firmware.program import (
     CProgram,
     DistinctKernel,
     KernelCall,
+    OpenNumber,
     ProgramCall,
     RepeatedCalls,
     StreamPort,
     flat,
     kernels_of,
 )
-from onnxtile.firmware.size_points import OpenNumber
-from onnxtile.firmware.transfers import DECLARED, DEFINED
-from onnxtile.firmware.weights import FlashWeights, placed
-from onnxtile.report.c_header import comment, filled
+from onnxtile.report.formats.to_header import comment, filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 

@@ -31,7 +31,7 @@ from onnxtile.fitting.strips import (
 )
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
 #
@@ -712,11 +712,6 @@ class FitTarget:
     def is_late(self) -> bool:
         """Whether the time of all searches is over."""
         return self.budget is not None and self.budget.is_late
-
-    def is_met(self, schedule: FitSchedule, macs: int) -> bool:
-        """Return whether a schedule of a network of so many multiply-accumulates meets everything."""
-        is_small = self.capacity is None or schedule.peak <= self.capacity
-        return is_small and not self.has_many_macs(schedule, macs) and not self.has_many_nodes(schedule)
 
     def has_many_macs(self, schedule: FitSchedule, macs: int) -> bool:
         """Return whether a schedule does more multiply-accumulates again than the budget allows."""

@@ -40,8 +40,16 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
-from onnxtile.model.modules import ModulePath, dotted, module_note, module_path, shared_path
-from onnxtile.model.node_kinds import dequantises, is_quantised, quantises
+from onnxtile.model.node_kinds import (
+    ModulePath,
+    dequantises,
+    dotted,
+    is_quantised,
+    module_note,
+    module_path,
+    quantises,
+    shared_path,
+)
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import TopologicalOrder, node_id
@@ -52,8 +60,8 @@ from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, PatternError, QueryError
+from onnxtile.system.limits import Progress, counted, silent
 from onnxtile.system.process import collector_paused
-from onnxtile.system.progress import Progress, counted, silent
 
 # Repeats in a quantised model what is fused in its float view.
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxtile.fusion.island_rule import IslandRule
+from onnxtile.query.language import ANY_NODE, Node, Span
 from onnxtile.query.program import Program
-from onnxtile.query.syntax import ANY_NODE, Node, Span
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError, QueryError, UsageError, caret, invalid, unknown

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, product
+from math import prod
 from operator import mul
 from typing import Any
 
@@ -19,26 +20,27 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.kernels.kernel_graph import ByteSpan
-from onnxtile.kernels.streams import InputStream, streams_of
 from onnxtile.model import keys
 from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
-from onnxtile.operators.row import CONTROL_FLOW, No, Operator
-from onnxtile.operators.table import operator_of, sharing_of
+from onnxtile.operators.families.movement import slice_ranges
+from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.table import CONTROL_FLOW, No, Operator, operator_of, sharing_of
 from onnxtile.shapes.infer import inferred_types
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import UsageError
 
 # Whether results may share bytes with operands is said by the rows of operators (`over`, `same`, `state`).
 #
 # The planner and fit use these; the check of plans has its own table. Every operator that may write over an operand has also been run with
 # its output at the address of that operand in onnxruntime's CPU kernels: repeatedly, in several shapes, alignments and element types, on
 # one thread and on two (tests/planning/test_in_place.py). Passing there is not enough, since one kernel may use scratch memory where
-# another does not. Failing is: Hardmax, CumSum, the tanh form of Gelu and onnxruntime's FastGelu and QuickGelu read elements that they
-# have overwritten.
+# another does not. Failing is: Hardmax, CumSum, the tanh form of Gelu and onnxruntime's FastGelu and QuickGelu read elements that they have
+# overwritten.
 
 # Nodes that only join or cut tensors: also a quantised island, and a QLinearConcat, whose scales are all equal.
 
@@ -251,7 +253,7 @@ class LayoutFacts:
     def lawful(self, node: ir.Node) -> tuple[Alias, ...]:
         """Return all aliases of outputs of `node`, found once for all orders; none of rows that come from outside."""
         if node not in self._lawful:
-            comes = bool(self.streams) and bool(node.inputs) and node.inputs[0] in self.streams
+            comes = not node.inputs or node.inputs[0] in self.streams
             self._lawful[node] = () if comes else (*aliases(node, self), *overwrites(node, self))
         return self._lawful[node]
 
@@ -318,7 +320,7 @@ def parts(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
         return
     if facts.spread and not {*moved.operands, *moved.results}.isdisjoint(facts.spread):
         return  # the rows are not contiguous
-    if any(facts.shapes.is_bound(value) for value in (*node.inputs, *node.outputs) if value is not None):
+    if facts.shapes.has_bound((*node.inputs, *node.outputs)):
         # The start of a part is known only in a run, apart from that of the first operand of a Concat.
         yield from _first_joined(moved, facts)
         return
@@ -360,7 +362,7 @@ MOST_RUNS = 4
 def _runs_read(node: ir.Node, whole: ir.Value, facts: LayoutFacts) -> tuple[ByteSpan, ...] | None:
     """Return the bytes of `whole` that a Slice reads, as up to `MOST_RUNS` runs of equal length; None where they are more, or not known."""
     known = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    if any(value in facts.spread for value in known) or any(map(facts.shapes.is_bound, known)):
+    if any(value in facts.spread for value in known) or facts.shapes.has_bound(known):
         return None
     for part, starts in sliced(node, facts):
         outer, inner, dtype = facts.shapes.sizes(whole), facts.shapes.sizes(part), facts.shapes.dtype(whole)
@@ -381,13 +383,14 @@ def overwrites(node: ir.Node, facts: LayoutFacts) -> Iterator[Alias]:
 
     A view writes nothing, so a Cast to its own type has none.
     """
-    allowed = () if any(views(node, facts)) else overwritable(node, facts)
-    forbidden = {v for index, v in enumerate(node.inputs) if index not in allowed}
-    sure = _sure_of_size(node, allowed, facts)
-    for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
-        for value in (v for v in node.outputs if v.name):
-            if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
-                yield Alias(value, source, "in place")
+    allowed = overwritable(node, facts)
+    if allowed and not any(views(node, facts)):
+        forbidden = {v for index, v in enumerate(node.inputs) if index not in allowed}
+        sure = _sure_of_size(node, allowed, facts)
+        for source in dict.fromkeys(v for v in node.inputs if v is not None and v not in forbidden):
+            for value in (v for v in node.outputs if v.name):
+                if _same_elements(value, source, facts) and (source in sure or _same_formulas(value, source, facts)):
+                    yield Alias(value, source, "in place")
     yield from (Alias(value, source, "in place") for value, source in over_states(node, facts))
 
 
@@ -438,7 +441,7 @@ def _sure_of_size(node: ir.Node, allowed: Collection[int], facts: LayoutFacts) -
     A result that may be written over operand 0 only has its shape. Operands of one element never change the shape of a result.
     """
     operands = frozenset(v for v in node.inputs if v is not None)
-    if not any(facts.shapes.is_bound(value) for value in (*operands, *node.outputs)):
+    if not facts.shapes.has_bound((*operands, *node.outputs)):
         return operands
     if not facts.is_standard(node):
         return ()
@@ -555,3 +558,90 @@ def _bytes_before(whole: ir.Value, part: ir.Value, starts: Sequence[int], facts:
     if outer[cut + 1 :] != inner[cut + 1 :]:
         return None
     return sum(start * math.prod(outer[axis + 1 :]) for axis, start in enumerate(starts)) * dtype.bitwidth // 8
+
+
+# Inputs that come row by row: Slices read them in order, each row once, into memory of the run. The whole input is in no memory.
+
+
+@dataclass(frozen=True)
+class StreamRead:
+    """A Slice that reads `count` rows of an input, from the row `first` on."""
+
+    node: ir.Node
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class InputStream:
+    """An input whose `rows` along an `axis` come one after the other, `row_bytes` each, and what reads them, in their order."""
+
+    input: ir.Value
+    axis: int
+    rows: int
+    row_bytes: int
+    reads: tuple[StreamRead, ...]
+
+
+def streams_of(model: ir.Model, shapes: Shapes, constants: Constants) -> dict[ir.Value, InputStream]:
+    """Return the inputs of a model whose metadata say that they come row by row.
+
+    Raises UsageError where one is read otherwise: not by Slices of consecutive rows, or a row twice, or after a later one.
+    """
+    marked = [value for value in model.graph.inputs if keys.STREAM in value.metadata_props]
+    return {value: _stream(value, model, shapes, constants) for value in marked}
+
+
+def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constants) -> InputStream:
+    sizes, dtype = shapes.sizes(value), shapes.dtype(value)
+    axis = value.metadata_props[keys.STREAM]
+    if sizes is None or dtype is None or dtype.bitwidth < 8:
+        raise UsageError(f"{value.name!r} cannot come row by row: the bytes of its rows are not known")
+    if not axis.isdecimal() or int(axis) >= len(sizes):
+        raise UsageError(f"{value.name!r} cannot come row by row: it has no axis {axis!r}", hint=_HINT)
+    places = {node: place for place, node in enumerate(model.graph)}
+    if value.is_graph_output() or any(use.node not in places for use in value.uses()):
+        raise UsageError(f"{value.name!r} cannot come row by row: a body reads it, or it is an output", hint=_HINT)
+    readers = sorted({use.node for use in value.uses()}, key=places.__getitem__)
+    views = [NodeView(node, shapes, constants, opset_of(model)) for node in readers]
+    reads = tuple(_reads(value, views, int(axis)))
+    rows = sizes[int(axis)]
+    return InputStream(value, int(axis), rows, prod(sizes) // max(rows, 1) * (dtype.bitwidth // 8), reads)
+
+
+_HINT = "onnxtile fit with --io INPUT=rows writes such a model"
+
+
+def _reads(value: ir.Value, readers: list[NodeView], axis: int) -> Iterator[StreamRead]:
+    """Yield what reads the rows of an input, in the order of the nodes. Raises UsageError for another order."""
+    end = 0
+    for view in readers:
+        node, rows = view.node, _rows_read(value, view, axis)
+        if rows is None:
+            raise UsageError(
+                f"{value.name!r} cannot come row by row: {node.name!r} reads it and is not a Slice of its rows",
+                hint=_HINT,
+            )
+        if rows[0] < end:
+            raise UsageError(
+                f"{value.name!r} cannot come row by row: {node.name!r} reads row {rows[0]}, which was read before",
+                hint=_HINT,
+            )
+        end = rows[1]
+        yield StreamRead(node, rows[0], rows[1] - rows[0])
+
+
+def _rows_read(value: ir.Value, view: NodeView, axis: int) -> tuple[int, int] | None:
+    """Return the first row that a Slice reads, and the one after the last; None for any other node."""
+    if view.operator != "Slice" or list(view.inputs).count(value) != 1:
+        return None
+    try:
+        cut, sizes, result = slice_ranges(view), view.operand(0), view.result
+    except NotApplicable:
+        return None
+    range_ = cut.get(axis)
+    others = all(size == made for at, (size, made) in enumerate(zip(sizes, result, strict=True)) if at != axis)
+    if range_ is None or any(one.step != 1 for one in cut.values()) or not others or not result[axis]:
+        return None
+    start = min(max(range_.start + sizes[axis] if range_.start < 0 else range_.start, 0), sizes[axis])
+    return start, start + result[axis]

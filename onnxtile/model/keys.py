@@ -62,6 +62,9 @@ UNIQUE_WORKSPACE_AT = _PREFIX + "unique_workspace_at"
 # On the graph, by plan: version, alignment, arenas, peak, what lies in the arenas, the order, the workspace of several nodes (JSON).
 PLAN = _PREFIX + "plan"
 
+OF_PLAN = frozenset({ARENA, OFFSET, SIZE, ALIAS_OF, PARTS, STEP, WORKSPACE_AT, UNIQUE_WORKSPACE_AT, PLAN})
+"""The marks of a plan: they are of these nodes in this order, and hold for no other."""
+
 
 def meta_op(operator: str) -> str:
     """Return the meta-op that an operator of the domain is: functions of one meta-op with different bodies are Linear, Linear.2 ...

@@ -14,8 +14,15 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import format_of
 from onnxtile.model.node_kinds import RandomNodes
-from onnxtile.model.save import external_folder, inline_bytes, proto_bytes, to_bytes
-from onnxtile.model.stream import write_data, write_model
+from onnxtile.model.save import (
+    MOST_IN_MEMORY,
+    external_folder,
+    inline_bytes,
+    proto_bytes,
+    to_bytes,
+    write_data,
+    write_model,
+)
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw
@@ -197,22 +204,22 @@ ModelRunner: TypeAlias = AnySession | RepeatableSession
 """What runs a model."""
 
 
-def repeatable_session(model: ir.Model, file: Path | None = None) -> ModelRunner:
+def repeatable_session(model: ir.Model, file: Path | bytes | None = None) -> ModelRunner:
     """Return a session of `model` in which each run draws the same numbers, where its random operators have seeds.
 
-    `file` is that from which the model was read, and which says the same.
+    `file` is that from which the model was read, or the bytes of one, which says the same.
     """
     is_random = any(map(may_draw, all_nodes(model))) and RandomNodes(model, Constants(model)).themselves
     return RepeatableSession(model) if is_random else session_of(model, file)
 
 
-_MOST_FROM_MEMORY = 2**25
-"""Bytes of weights of a model that onnxruntime is given in memory. It holds the weights of such a model about four times."""
 _WEIGHTS = "weights"
 
 
-def session_of(model: ir.Model, file: Path | None = None) -> AnySession:
+def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     """Return a session of `model`, which stays as it is; where it is small, of the bytes of the `file` that says the same.
+
+    onnxruntime holds the weights of a model that it is given in memory about four times.
 
     A model with many nodes is run in pieces where it can be. One with many weights goes through temporary files, which are gone when this
     returns: onnxruntime then maps the file of the weights, where it would hold those in a model file twice. Raises ModelError with
@@ -222,7 +229,9 @@ def session_of(model: ir.Model, file: Path | None = None) -> AnySession:
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
             return SplitSession(model)
     folder = external_folder(model)
-    if folder is not None or inline_bytes(model) <= _MOST_FROM_MEMORY:
+    if folder is not None or inline_bytes(model) <= MOST_IN_MEMORY:
+        if isinstance(file, bytes):
+            return Session(file, external=folder)
         if file is not None and file.is_file() and format_of(file) == "protobuf":
             with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
                 return Session(file.read_bytes(), external=folder)

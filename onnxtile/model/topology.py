@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxtile.model import keys
+
 # The walk over a model: its graphs, the bodies of nodes at any depth, its local functions, and all nodes and values in them.
 
-_GRAPH = ir.AttributeType.GRAPH
-# No set: the hash of an enum is computed in Python, and a walk asks for the type of every attribute.
-_GRAPH_TYPES = (_GRAPH, ir.AttributeType.GRAPHS)
+# Compared by identity: the hash of an enum is computed in Python, and a walk asks for the type of every attribute.
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+_TENSOR, _TENSORS = ir.AttributeType.TENSOR, ir.AttributeType.TENSORS
 
 
 class HeldGraph(NamedTuple):
@@ -39,9 +41,9 @@ def bodies_of(node: ir.Node) -> list[HeldGraph]:
     # The plain dict: UserDict's own values() takes most of the time of a walk.
     for attribute in node.attributes.data.values():
         type_ = attribute.type
-        if type_ not in _GRAPH_TYPES or attribute.is_ref():
+        if (type_ is not _GRAPH and type_ is not _GRAPHS) or attribute.is_ref():
             continue
-        if type_ == _GRAPH:
+        if type_ is _GRAPH:
             bodies.append(HeldGraph(attribute.name, None, attribute.as_graph()))
         else:
             bodies += (HeldGraph(attribute.name, i, body) for i, body in enumerate(attribute.as_graphs()))
@@ -51,7 +53,7 @@ def bodies_of(node: ir.Node) -> list[HeldGraph]:
 def has_body(node: ir.Node) -> bool:
     """Return whether an attribute of `node` holds a graph, or stands for one that the caller of the function gives."""
     for attribute in node.attributes.data.values():  # noqa: SIM110 - each walk asks this of each node, and `any` takes thrice as long
-        if attribute.type in _GRAPH_TYPES:
+        if (type_ := attribute.type) is _GRAPH or type_ is _GRAPHS:
             return True
     return False
 
@@ -83,12 +85,27 @@ def nodes_in(
 def tensors_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
     """Yield the tensors that attributes of `node` hold. onnx_ir's `as_tensor` takes 0.3 ms for each: it asks a protocol of 20 members."""
     for attribute in node.attributes.data.values():
-        if attribute.is_ref():
+        type_ = attribute.type
+        if (type_ is not _TENSOR and type_ is not _TENSORS) or attribute.is_ref():
             continue
-        if attribute.type == ir.AttributeType.TENSOR:
+        if type_ is _TENSOR:
             yield attribute.value
-        elif attribute.type == ir.AttributeType.TENSORS:
+        else:
             yield from attribute.value
+
+
+_PLAIN = (
+    *(ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT),
+    *(ir.AttributeType.FLOATS, ir.AttributeType.STRING, ir.AttributeType.STRINGS),
+)
+
+
+def plain_attributes(node: ir.Node) -> tuple[tuple[str, int, str], ...] | None:
+    """Return name, type and value of the attributes of `node`, as a key; None where one is no number, text or list of these."""
+    attributes = node.attributes.data.values()
+    if any(attribute.type not in _PLAIN or attribute.is_ref() for attribute in attributes):
+        return None
+    return tuple((attribute.name, attribute.type.value, repr(attribute.value)) for attribute in attributes)
 
 
 def nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
@@ -162,6 +179,13 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
         yield from graph.initializers.values()
     for node in all_nodes(model):
         yield from node.outputs
+
+
+def clear_plan(model: ir.Model) -> None:
+    """Take the marks of a plan off `model` (in place): off its graphs, nodes and values, in bodies and functions, too."""
+    for holder in (*roots(model), *all_graphs(model), *all_nodes(model), *all_values(model)):
+        for key in keys.OF_PLAN & holder.metadata_props.keys():
+            del holder.metadata_props[key]
 
 
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]:

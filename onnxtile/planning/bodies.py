@@ -24,10 +24,10 @@ from onnxtile.planning.layout import NO_PINS, Allocator, Layout, Pins, layouts, 
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Bound, OptimalityProof, Problem
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.planner import Planner, find_planner
+from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.orders import Order, find_order
+from onnxtile.planning.planners import Planner, find_planner
 from onnxtile.planning.result import Inside
-from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
 from onnxtile.shapes.opened_calls import is_kernel, unfold, written_out
 from onnxtile.shapes.resolve import resolve

@@ -10,12 +10,15 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.kernels.kernel_graph import ARENA, GraphKernel, KernelGraph, Schedule
-from onnxtile.kernels.liveness import (
+from onnxtile.kernels.kernel_graph import (
+    ARENA,
+    GraphKernel,
     InSteps,
+    KernelGraph,
     LivePart,
     LiveRange,
     Precedence,
+    Schedule,
     live_parts,
     live_ranges,
     union,
@@ -24,18 +27,9 @@ from onnxtile.kernels.liveness import (
 from onnxtile.model import keys
 from onnxtile.model.topology import all_values
 from onnxtile.planning.offsets.memories import Allocation
-from onnxtile.planning.offsets.problem import (
-    Buffer,
-    Ended,
-    OptimalityProof,
-    OverCapacity,
-    PinOverlap,
-    Problem,
-    align,
-)
-from onnxtile.planning.ordering.every_order import Claim, InEveryOrder, clique, conflicts
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, SchedulingContext
+from onnxtile.planning.offsets.problem import Buffer, Ended, OptimalityProof, OverCapacity, PinOverlap, Problem, align
+from onnxtile.planning.order_search import Claim, InEveryOrder, OrderSearch, clique, conflicts
+from onnxtile.planning.orders import Order, SchedulingContext
 from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.system.dataclass import dataclass

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.from_onnx import PlanScope, StateChoice, States, read_kernels, states_of
 from onnxtile.kernels.kernel_graph import (
     ARENA,
     CONSTANT,
@@ -21,7 +21,6 @@ from onnxtile.kernels.kernel_graph import (
     KernelGraph,
     Schedule,
 )
-from onnxtile.kernels.states import StateChoice, States, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
@@ -30,8 +29,9 @@ from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.planner import Planner, find_planner
+from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.orders import Order, find_order
+from onnxtile.planning.planners import Planner, find_planner
 from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
@@ -47,7 +47,6 @@ from onnxtile.planning.rows import (
     with_states,
     with_strides,
 )
-from onnxtile.planning.schedule import Order, find_order
 from onnxtile.planning.sharing import copies
 from onnxtile.planning.workspaces import NO_RULES, Needs, WorkspaceRules
 from onnxtile.shapes.opened_calls import Unfolded, unfold

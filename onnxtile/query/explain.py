@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnxtile.declare.verb import JsonFields
 from onnxtile.model import keys
 from onnxtile.query.graph import Surroundings, Vertex, identify, outputs_of
+from onnxtile.query.language import PRODUCER, Edge, Node, Query, Span
 from onnxtile.query.match import Matcher, MatchFailure, to_anyone
 from onnxtile.query.program import Check, Follow, Goto, Grown, Program, Stop
-from onnxtile.query.syntax import PRODUCER, Edge, Node, Query, Span
 from onnxtile.query.tests import why_not
 from onnxtile.system.dataclass import dataclass
 

@@ -1,27 +1,313 @@
-"""From the text of a query to its clauses, with errors that show where and what was expected.
+"""The language of queries: the parts of a parsed query, each with its span in the text, and its parser.
 
-The grammar, in which white space is free; `start` is a query, `test` a condition over anchors too:
-
-    start:       clause (";" clause)* [";"]
-    clause:      item (edge item)*
-    item:        node | "$" | "(" body ")" [quantifier]
-    node:        ["@"] (TYPE | ".") ["#" [NAME]] ["[" test "]"] [quantifier]
-    body:        clause | clause ("&" clause)+ | clause ("|" clause)+
-    quantifier:  "?" | "*" | "+" | "{" COUNT "}"
-    test:        all_of ("or" all_of)*
-    all_of:      negation ("and" negation)*
-    negation:    "not" negation | operand [COMPARE operand]
-    operand:     NUMBER | STRING | reference | "[" [operand ("," operand)*] "]" | "(" test ")"
-    reference:   NAME | reference "[" POSITION "]" | reference "." NAME
+The language is Eclipse Aidge's graph query language (https://eclipse.dev/aidge, "Graph matching"), with expressions as tests.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, cast
 
-from onnxtile.query import syntax
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import QueryError
+
+Span: TypeAlias = tuple[int, int]
+"""A half-open range of characters of the query's text, counted from 0."""
+
+ANY_NODE = "."
+PRODUCER = "Producer"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal number of a test.
+
+    `value` is the number.
+    """
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Text:
+    """A literal string of a test.
+
+    `value` is the text without quotes.
+    """
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...).
+
+    `span` is its place in the query, in characters from 0.
+    """
+
+    value: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class ElementOf:
+    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0.
+
+    `base` is the list, `position` the index, `span` the place in the query.
+    """
+
+    base: Expression
+    position: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class PropertyOf:
+    """`base.name`: a property (shape, rank, dtype, value) of an input or output.
+
+    `base` is the input or output, `name` the property, `span` the place in the query.
+    """
+
+    base: Expression
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A literal list of a test.
+
+    `items` are its elements.
+    """
+
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`left operator right`; ≈ is equality within the precision of the element type.
+
+    `left` and `right` are the two sides, `operator` is between them, `span` the place in the query.
+    """
+
+    left: Expression
+    operator: Literal["==", "!=", "<", "<=", ">", ">=", "≈", "in"]
+    right: Expression
+    span: Span
+
+
+@dataclass(frozen=True)
+class Not:
+    """The negation of a test.
+
+    `operand` is the test.
+    """
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
+class Logic:
+    """`and` or `or` between tests, evaluated from the left as far as needed.
+
+    `operator` joins the tests in `operands`.
+    """
+
+    operator: Literal["and", "or"]
+    operands: tuple[Expression, ...]
+
+
+Expression: TypeAlias = Number | Text | Name | ElementOf | PropertyOf | ListOf | Comparison | Not | Logic
+
+
+TRUTHS = {"true": True, "false": False}
+"""The names in an expression that are truth values."""
+
+
+def names_in(expression: Expression) -> Iterator[Name]:
+    """Yield the names in `expression` that stand by themselves or start a reference, in order, without truth values."""
+    todo = [expression]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Name) and one.value not in TRUTHS:
+            yield one
+        todo += reversed(_parts(one))
+
+
+def _parts(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions right inside `expression`."""
+    match expression:
+        case ElementOf() | PropertyOf():
+            return (expression.base,)
+        case Comparison():
+            return (expression.left, expression.right)
+        case Not():
+            return (expression.operand,)
+        case ListOf():
+            return expression.items
+        case Logic():
+            return expression.operands
+    return ()
+
+
+@dataclass(frozen=True)
+class Edge:
+    """From one node of a sequence to the next. `output` and `input` are positions, None for any.
+
+    A forward edge leads from `output` of the node on the left to `input` of the node on the right, a backward edge from `output` of the
+    right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else. `forward` says the direction, `span` is the
+    place in the query.
+    """
+
+    forward: bool
+    output: int | None
+    input: int | None
+    exclusive: bool
+    span: Span
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How often an item may stand: at least `least` times, at most `most` times (None: no limit)."""
+
+    least: int
+    most: int | None
+
+
+ONCE = Repeat(1, 1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match.
+
+    `type` is an operator, `anchor` a name or None, `test` an expression or None. `repeat` is its quantifier, `span` its place in the query.
+    """
+
+    type: str
+    anchor: str | None
+    test: Expression | None
+    repeat: Repeat
+    span: Span
+    looked_at: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """The anchor with its type, which together say which node is meant: `Sub#1`; None without an anchor."""
+        return None if self.anchor is None else f"{self.type}#{self.anchor}"
+
+
+@dataclass(frozen=True)
+class End:
+    """`$`: over the edge before it there is no further node.
+
+    `span` is its place in the query, in characters from 0.
+    """
+
+    span: Span
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """A part in parentheses, which a quantifier can repeat.
+
+    `body` is the part, `repeat` the quantifier, `span` the place in the query.
+    """
+
+    body: Clause
+    repeat: Repeat
+    span: Span
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`.
+
+    `items` are nodes or blocks, `edges` join them, `span` is the place in the query.
+    """
+
+    items: tuple[Item, ...]
+    edges: tuple[Edge, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Branches that all start where the edge before the block leads from; all must match.
+
+    `branches` are these parts, `span` is the place in the query.
+    """
+
+    branches: tuple[Clause, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Branches of which one must match; each that does makes a match of its own.
+
+    `branches` are these parts, `span` is the place in the query.
+    """
+
+    branches: tuple[Clause, ...]
+    span: Span
+
+
+Item: TypeAlias = Node | End | QueryBlock
+Clause: TypeAlias = Node | End | QueryBlock | Sequence | Parallel | Alternative
+
+
+@dataclass(frozen=True)
+class Query:
+    """A whole query: clauses that must all match around one root, the first node of the first clause.
+
+    `text` is the query as written, `clauses` are its parts between semicolons.
+    """
+
+    text: str
+    clauses: tuple[Clause, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of all clauses in the order of the text."""
+        return tuple(node for clause in self.clauses for node in nodes_of(clause))
+
+
+def nodes_of(clause: Clause) -> Iterator[Node]:
+    """Yield the nodes of a clause in the order of the text."""
+    match clause:
+        case Node():
+            yield clause
+        case QueryBlock():
+            yield from nodes_of(clause.body)
+        case Sequence():
+            for item in clause.items:
+                yield from nodes_of(item)
+        case Parallel() | Alternative():
+            for branch in clause.branches:
+                yield from nodes_of(branch)
+        case End():
+            return
+
+
+# From the text of a query to its clauses, with errors that show where and what was expected.
+#
+# The grammar, in which white space is free; `start` is a query, `test` a condition over anchors too:
+#
+#     start:       clause (";" clause)* [";"]
+#     clause:      item (edge item)*
+#     item:        node | "$" | "(" body ")" [quantifier]
+#     node:        ["@"] (TYPE | ".") ["#" [NAME]] ["[" test "]"] [quantifier]
+#     body:        clause | clause ("&" clause)+ | clause ("|" clause)+
+#     quantifier:  "?" | "*" | "+" | "{" COUNT "}"
+#     test:        all_of ("or" all_of)*
+#     all_of:      negation ("and" negation)*
+#     negation:    "not" negation | operand [COMPARE operand]
+#     operand:     NUMBER | STRING | reference | "[" [operand ("," operand)*] "]" | "(" test ")"
+#     reference:   NAME | reference "[" POSITION "]" | reference "." NAME
+
 
 _MAX_LENGTH = 20_000
 _MAX_DEPTH = 50
@@ -58,7 +344,7 @@ _FIRST = {token: frozenset(starts) for token, (starts, _) in _SPELLINGS.items()}
 _FIRST |= {f"'{sign}'": frozenset(sign) for sign in "&.,${@([?+}]);*|"}
 _COUNT = re.compile(rf"(\d+){_SPACE}")
 _PARENTHESES = re.compile("[()]")
-_REPEATS = {"'?'": syntax.Repeat(0, 1), "'*'": syntax.Repeat(0, None), "'+'": syntax.Repeat(1, None)}
+_REPEATS = {"'?'": Repeat(0, 1), "'*'": Repeat(0, None), "'+'": Repeat(1, None)}
 
 
 # What the text of a query shows without a parse, which takes forty times as long: a model without one of its operators needs none.
@@ -78,7 +364,7 @@ def named_operators(text: str) -> frozenset[str]:
 def certain_operators(text: str) -> frozenset[str]:
     """Return the names of operators of which every match of the query `text` has a node: those outside blocks that must be there."""
     found = _TYPED.findall(_without(_BLOCK, _without(_TEST, _ASIDE.sub("", text))))
-    return frozenset(name for name, optional in found if not optional) - {syntax.PRODUCER}
+    return frozenset(name for name, optional in found if not optional) - {PRODUCER}
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:
@@ -89,12 +375,12 @@ def _without(pattern: re.Pattern[str], text: str) -> str:
     return text
 
 
-def parse(text: str) -> syntax.Query:
+def parse(text: str) -> Query:
     """Return the query that `text` means. Raises QueryError with the line, a caret and what was expected."""
-    return syntax.Query(text, _QueryParser(text).start())
+    return Query(text, _QueryParser(text).start())
 
 
-def parse_condition(text: str) -> syntax.Expression:
+def parse_condition(text: str) -> Expression:
     """Return the expression over anchors that `text` means. Raises QueryError."""
     return _QueryParser(text).condition()
 
@@ -115,14 +401,14 @@ class _QueryParser:
         self._tried: list[str] = []
         self._position = len(text) - len(text.lstrip(" \t\f\r\n"))
 
-    def start(self) -> tuple[syntax.Clause, ...]:
+    def start(self) -> tuple[Clause, ...]:
         clauses = [self._clause()]
         while self._take("';'") and not self._is_over():
             clauses.append(self._clause())
         self._require_end()
         return tuple(clauses)
 
-    def condition(self) -> syntax.Expression:
+    def condition(self) -> Expression:
         test = self._test()
         self._require_end()
         return test
@@ -174,20 +460,20 @@ class _QueryParser:
         words = expected[0] if len(expected) == 1 else f"{', '.join(expected[:-1])} or {expected[-1]}"
         raise QueryError(f"{got}; expected {words}", self._text, (start, stop))
 
-    def _integer(self, text: str, span: syntax.Span) -> int:
+    def _integer(self, text: str, span: Span) -> int:
         if len(text) > _MAX_DIGITS:
             raise QueryError("this number is too large", self._text, span)
         return int(text)
 
     # Clauses
 
-    def _clause(self) -> syntax.Clause:
+    def _clause(self) -> Clause:
         start = self._position
         items, edges = [self._item()], []
         while (edge := self._edge()) is not None:
             edges.append(edge)
             items.append(self._item())
-        return syntax.Sequence(tuple(items), tuple(edges), (start, self._end)) if edges else items[0]
+        return Sequence(tuple(items), tuple(edges), (start, self._end)) if edges else items[0]
 
     def _item(self) -> Any:
         start = self._position
@@ -195,9 +481,9 @@ class _QueryParser:
             body = self._body()
             self._require("')'")
             repeat = self._quantifier()
-            return syntax.QueryBlock(body, repeat, (start, self._end))
+            return QueryBlock(body, repeat, (start, self._end))
         if self._take("'$'"):
-            return syntax.End((start, self._end))
+            return End((start, self._end))
         looked_at = self._take("'@'")
         type_ = self._take(_TYPE) or self._require("'.'")
         anchor = self._take_further(_ANCHOR)
@@ -206,14 +492,12 @@ class _QueryParser:
             test = self._test()
             self._require("']'")
         repeat = self._quantifier()
-        return syntax.Node(
-            type_, anchor[1:].strip() if anchor else None, test, repeat, (start, self._end), bool(looked_at)
-        )
+        return Node(type_, anchor[1:].strip() if anchor else None, test, repeat, (start, self._end), bool(looked_at))
 
     def _body(self) -> Any:
         start = self._position
         branches = [self._clause()]
-        for sign, kind in (("'&'", syntax.Parallel), ("'|'", syntax.Alternative)):
+        for sign, kind in (("'&'", Parallel), ("'|'", Alternative)):
             if self._take(sign):
                 branches.append(self._clause())
                 while self._take(sign):
@@ -221,22 +505,22 @@ class _QueryParser:
                 return kind(tuple(branches), (start, self._end))
         return branches[0]
 
-    def _quantifier(self) -> syntax.Repeat:
+    def _quantifier(self) -> Repeat:
         start = self._position
         for sign, repeat in _REPEATS.items():
             if self._take_further(sign):
                 return repeat
         if not self._take_further("'{'"):
-            return syntax.ONCE
+            return ONCE
         count = self._matching(_COUNT, "a number") or self._fail()
         self._require("'}'")
         span = (start, self._end)
         most = self._integer(count, span)
         if most < 1:
             raise QueryError("a number of times starts at 1", self._text, span)
-        return syntax.Repeat(1, most)
+        return Repeat(1, most)
 
-    def _edge(self) -> syntax.Edge | None:
+    def _edge(self) -> Edge | None:
         start = self._position
         forward = self._take(_FORWARD)
         token = forward or self._take(_BACKWARD)
@@ -246,43 +530,43 @@ class _QueryParser:
         # Forward `-OUT-IN>` or `-IN>`, backward `<IN-OUT-` or `<IN-`: strip the arrow, then read it in its direction.
         first, dash, second = re.sub(r"\s", "", token)[1:-1].partition("-")
         source, target = (first if dash else "", second if dash else first) if forward else (second, first)
-        return syntax.Edge(bool(forward), self._slot(source, span), self._slot(target, span), "~" not in token, span)
+        return Edge(bool(forward), self._slot(source, span), self._slot(target, span), "~" not in token, span)
 
-    def _slot(self, text: str, span: syntax.Span) -> int | None:
+    def _slot(self, text: str, span: Span) -> int | None:
         if text == "*":
             return None
         return self._integer(text, span) if text else 0
 
     # Tests
 
-    def _test(self) -> syntax.Expression:
+    def _test(self) -> Expression:
         operands = [self._all_of()]
         while self._take(_OR):
             operands.append(self._all_of())
-        return operands[0] if len(operands) == 1 else syntax.Logic("or", tuple(operands))
+        return operands[0] if len(operands) == 1 else Logic("or", tuple(operands))
 
-    def _all_of(self) -> syntax.Expression:
+    def _all_of(self) -> Expression:
         operands = [self._negation()]
         while self._take(_AND):
             operands.append(self._negation())
-        return operands[0] if len(operands) == 1 else syntax.Logic("and", tuple(operands))
+        return operands[0] if len(operands) == 1 else Logic("and", tuple(operands))
 
-    def _negation(self) -> syntax.Expression:
+    def _negation(self) -> Expression:
         start = self._position
         if self._take(_NOT):
             self._deeper(start)
             operand = self._negation()
             self._depth -= 1
-            return syntax.Not(operand)
+            return Not(operand)
         left = self._operand()
         operator = self._take(_COMPARE)
         if not operator:
             return left
         right = self._operand()
         sign = cast("Any", "≈" if operator == "~=" else operator)
-        return syntax.Comparison(left, sign, right, (start, self._end))
+        return Comparison(left, sign, right, (start, self._end))
 
-    def _operand(self) -> syntax.Expression:
+    def _operand(self) -> Expression:
         start = self._position
         if self._take("'('"):
             test = self._test()
@@ -292,15 +576,15 @@ class _QueryParser:
             self._deeper(start)
             items = self._items()
             self._depth -= 1
-            return syntax.ListOf(items)
+            return ListOf(items)
         if number := self._take(_NUMBER):
             whole = re.fullmatch(r"[-+]?\d+", number) and len(number) <= _MAX_INT64_DIGITS
-            return syntax.Number(int(number) if whole else float(number))
+            return Number(int(number) if whole else float(number))
         if string := self._take(_STRING):
-            return syntax.Text(string[1:-1])
+            return Text(string[1:-1])
         return self._reference()
 
-    def _items(self) -> tuple[syntax.Expression, ...]:
+    def _items(self) -> tuple[Expression, ...]:
         if self._take("']'"):
             return ()
         items = [self._operand()]
@@ -309,18 +593,18 @@ class _QueryParser:
         self._require("']'")
         return tuple(items)
 
-    def _reference(self) -> syntax.Expression:
+    def _reference(self) -> Expression:
         start, depth = self._position, self._depth
         name = self._require(_NAME)
-        reference: syntax.Expression = syntax.Name(name, (start, self._end))
+        reference: Expression = Name(name, (start, self._end))
         while True:
             if self._take("'['"):
                 position = self._require(_POSITION)
                 self._require("']'")
                 span = (start, self._end)
-                reference = syntax.ElementOf(reference, self._integer(position, span), span)
+                reference = ElementOf(reference, self._integer(position, span), span)
             elif self._take("'.'"):
-                reference = syntax.PropertyOf(reference, self._require(_NAME), (start, self._end))
+                reference = PropertyOf(reference, self._require(_NAME), (start, self._end))
             else:
                 self._depth = depth
                 return reference

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import onnx
 
 from onnxtile.model import keys
-from onnxtile.query.syntax import (
+from onnxtile.query.language import (
     ANY_NODE,
     PRODUCER,
     Comparison,

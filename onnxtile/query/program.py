@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
-from onnxtile.query.language import certain_operators, named_operators, parse, parse_condition
-from onnxtile.query.syntax import (
+from onnxtile.query.language import (
     ONCE,
     Alternative,
     Clause,
@@ -27,8 +26,12 @@ from onnxtile.query.syntax import (
     Repeat,
     Sequence,
     Span,
+    certain_operators,
+    named_operators,
     names_in,
     nodes_of,
+    parse,
+    parse_condition,
 )
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import QueryError, unknown

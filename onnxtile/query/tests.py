@@ -22,7 +22,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.known import Dims
 from onnxtile.model.opset import Opsets
 from onnxtile.query.graph import Vertex, is_constant
-from onnxtile.query.syntax import (
+from onnxtile.query.language import (
     TRUTHS,
     Comparison,
     ElementOf,

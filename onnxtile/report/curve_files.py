@@ -6,13 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, floor, log2
 from pathlib import Path
 
-from onnxtile.report.colors import EDGE
+from onnxtile.report.fit_tables import COLUMNS, curve_rows
 from onnxtile.report.format import Format, RenderOptions
 from onnxtile.report.svg import (
+    EDGE,
     RENDERER,
     Style,
+    as_text,
     element,
     embedded,
+    figures,
+    filled,
+    in_script,
     mark_text,
     number,
     picture,
@@ -22,8 +27,6 @@ from onnxtile.report.svg import (
     xml_text,
 )
 from onnxtile.report.table import ResultJson
-from onnxtile.report.tables import COLUMNS, curve_rows
-from onnxtile.report.web_page import as_text, figures, filled, in_script
 from onnxtile.report.words import readable, unit_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.text import as_csv, as_json

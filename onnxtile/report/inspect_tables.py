@@ -9,13 +9,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from onnxtile.model.modules import dotted, module_path
+from onnxtile.model.node_kinds import dotted, module_path
 from onnxtile.report.table import (
+    Line,
     ResultJson,
     Shown,
+    Table,
     counted,
     line,
     places,
@@ -37,10 +36,10 @@ _LONGEST_FORMULA = 50
 """Characters of a formula in the table of operators."""
 
 
-def for_inspect(result: ResultJson) -> list[Table | Text]:
+def for_inspect(result: ResultJson) -> list[Table | Line]:
     """Return the tables of an `inspect` result."""
     figures = [*_model(result), *([] if _is_open(result) else _sums(result)), *_workspaces(result["workspaces"])]
-    parts: list[Table | Text] = [
+    parts: list[Table | Line] = [
         table("model", ("figure", "value"), figures),
         *_formulas(result),
         table("operators", ("operator", "count", "MACs", "FLOPs", "attributes"), _operators(result)),
@@ -67,7 +66,7 @@ def _is_open(result: ResultJson) -> bool:
     return "formulas" in result and not result["sizes"]
 
 
-def _formulas(result: ResultJson) -> list[Table | Text]:
+def _formulas(result: ResultJson) -> list[Table | Line]:
     """Return the table of the work at all sizes of open dimensions."""
     formulas = result.get("formulas")
     if formulas is None:
@@ -100,7 +99,7 @@ _TRACED: dict[str, Shown] = {
 }
 
 
-def for_trace(result: ResultJson) -> list[Table | Text]:
+def for_trace(result: ResultJson) -> list[Table | Line]:
     """Return the table of traced activations."""
     activations = result["activations"]
     inputs = f", {result['inputs']}" if result.get("inputs") else ""
@@ -131,7 +130,7 @@ _TITLES = {
 }
 
 
-def _nodes(result: ResultJson) -> list[Table | Text]:
+def _nodes(result: ResultJson) -> list[Table | Line]:
     """Return the table of all nodes, with their modules where the names do not have them; or that of the nodes that cost most."""
     if "top" in result and _is_open(result):
         return []
@@ -145,7 +144,7 @@ def _nodes(result: ResultJson) -> list[Table | Text]:
     return [table_of("nodes", columns, nodes)]
 
 
-def _top(top: ResultJson) -> list[Table | Text]:
+def _top(top: ResultJson) -> list[Table | Line]:
     title, rows = _TITLES[top["by"]], top["rows"]
     columns: dict[str, Shown] = {
         "where": lambda row: places(filter(None, row["modules"])) or places(row["nodes"]),
@@ -156,7 +155,7 @@ def _top(top: ResultJson) -> list[Table | Text]:
         "share": lambda row: f"{row['amount'] / top['total']:.1%}" if top["total"] else "",
     }
     shown = f"{len(rows):,} of {top['kinds']:,}" if len(rows) < top["kinds"] else f"{top['kinds']:,}"
-    parts: list[Table | Text] = [table_of(f"{shown} kinds of nodes by {title}, {top['total']:,} in all", columns, rows)]
+    parts: list[Table | Line] = [table_of(f"{shown} kinds of nodes by {title}, {top['total']:,} in all", columns, rows)]
     if top["unknown_nodes"]:
         parts.append(line(f"without {counted(top['unknown_nodes'], 'node')} whose {title} are not known"))
     return parts
@@ -226,7 +225,7 @@ class _Subtree:
     figures: int
 
 
-def _tree(result: ResultJson) -> list[Table | Text]:
+def _tree(result: ResultJson) -> list[Table | Line]:
     if "tree" not in result:
         return []
     modules = result["tree"]
@@ -372,14 +371,14 @@ def _unknown(result: ResultJson) -> list[ResultJson]:
     return [*result["unknown"], *products, *(remark for remark in result["flops"]["unknown"] if remark not in products)]
 
 
-def _training(result: ResultJson) -> list[Table | Text]:
+def _training(result: ResultJson) -> list[Table | Line]:
     kept = result.get("training")
     if kept is None:
         return []
     unknown = kept["of_unknown_size"]
     title = f"kept for a backward pass: {kept['bytes']:,} bytes in {len(kept['values']) - unknown} activations"
     title += f", and {unknown:,} of unknown size" if unknown else ""
-    parts: list[Table | Text] = [line(title), table("", ("operator", "bytes"), _kept_bytes(kept))]
+    parts: list[Table | Line] = [line(title), table("", ("operator", "bytes"), _kept_bytes(kept))]
     if kept["unknown"]:
         parts.append(line(f"no rule says what these keep: {', '.join(kept['unknown'][:_ROWS])}"))
     return parts

@@ -12,8 +12,8 @@ from operator import add
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from onnxtile.kernels.liveness import LivePart, rounded
-from onnxtile.model.modules import ModulePath, dotted, module_path, shared_path
+from onnxtile.kernels.kernel_graph import LivePart, rounded
+from onnxtile.model.node_kinds import ModulePath, dotted, module_path, shared_path
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.system.dataclass import dataclass
 

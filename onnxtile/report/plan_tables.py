@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
 from onnxtile.declare.plan_document import FIXED
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
-from onnxtile.report.table import ResultJson, Shown, counted, line, reasons, table, tables_of
+from onnxtile.report.table import Line, ResultJson, Shown, Table, counted, line, reasons, table, tables_of
 from onnxtile.report.words import arena_in_words, in_words, is_kept, ranges_in_words, smallest_of
 
 # The states of a plan, as a table and in words.
@@ -18,7 +15,7 @@ from onnxtile.report.words import arena_in_words, in_words, is_kept, ranges_in_w
 _FOUND = {"given": "given", "names": "their names", "operator": "the operator between them"}
 
 
-def for_states(result: ResultJson) -> list[Table | Text]:
+def for_states(result: ResultJson) -> list[Table | Line]:
     """Return the table of the states of a plan, if it has some: where each is kept, or that it is only listed."""
     states = result.get("states") or ()
     columns: dict[str, Shown] = {
@@ -120,7 +117,7 @@ _LIMITS = {
 }
 
 
-def for_plan(result: ResultJson) -> list[Table | Text]:
+def for_plan(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `plan` result."""
     rows: list[tuple[str, object]] = [_arena(arena, len(result["unplanned"])) for arena in result["arenas"]]
     buffers = [b for b in result["buffers"] if b.get("alias") is None]
@@ -156,7 +153,7 @@ def for_plan(result: ResultJson) -> list[Table | Text]:
         ]
     if result["planner"] == "slots":
         rows.append(("slots", len({(b["arena"], b["offset"]) for b in buffers if b["size"]})))
-    tables: list[Table | Text] = [table("plan", ("figure", "value"), rows)]
+    tables: list[Table | Line] = [table("plan", ("figure", "value"), rows)]
     tables += _formulas(result)
     tables += _fixed(result)
     tables += for_states(result)
@@ -173,7 +170,7 @@ def reads_text(stream: ResultJson) -> str:
     return f"{reads:,} reads of up to {largest:,} rows of {stream['row_bytes']:,} bytes"
 
 
-def for_firmware(firmware: ResultJson | None) -> list[Table | Text]:
+def for_firmware(firmware: ResultJson | None) -> list[Table | Line]:
     """Return the table of a program in C, and how it was proved; none where none was written."""
     if firmware is None:
         return []
@@ -219,14 +216,14 @@ def _sum_of(parts: ResultJson) -> str:
     return f"{sum(parts.values()):,} bytes" + (f": {' + '.join(words)}" if words else "")
 
 
-def for_arena_run(verdict: ResultJson | None) -> list[Table | Text]:
+def for_arena_run(verdict: ResultJson | None) -> list[Table | Line]:
     """Return the lines of a run inside the arena; none where there was no run."""
     if not verdict:
         return []
     state = "equal bit for bit" if verdict["equal"] else "DIFFERS"
     repeated = verdict.get("repeated", 0)
     further = f", {repeated:,} different kernels that share bytes on other values" if repeated else ""
-    lines: list[Table | Text] = [line(f"run inside the arena: {state} ({counted(verdict['runs'], 'run')}{further})")]
+    lines: list[Table | Line] = [line(f"run inside the arena: {state} ({counted(verdict['runs'], 'run')}{further})")]
     if "own_head" in verdict:
         head, without_plan = verdict["head"], verdict["own_head"]
         lines.append(line(f"TensorFlow Lite Micro: {head:,} bytes of tensors; {without_plan:,} with its own planner"))
@@ -281,7 +278,7 @@ def _largest(result: ResultJson) -> Iterator[tuple[str, object]]:
         yield "states", "not kept in place: --state found counts each once"
 
 
-def _fixed(result: ResultJson) -> list[Table | Text]:
+def _fixed(result: ResultJson) -> list[Table | Line]:
     """Return the table of the tensors that are pinned, placed or kept, with their addresses."""
     rules = fixed_rules(result)
     rows = {row["name"]: row for row in result["buffers"]}
@@ -312,7 +309,7 @@ def _node_at(result: ResultJson) -> str:
     return f" ({node})" if node else ""
 
 
-def for_check(result: ResultJson) -> list[Table | Text]:
+def for_check(result: ResultJson) -> list[Table | Line]:
     """Return the tables of the check of a plan: the counts of a sound one, or a line for each failure."""
     if result["failures"]:
         return [line(_failure(failure)) for failure in result["failures"]]

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from rich.table import Table
-from rich.text import Text
-
-from onnxtile.report.table import ResultJson, line, table, tables_of
+from onnxtile.report.table import Line, ResultJson, Table, line, table, tables_of
 from onnxtile.report.table import reasons as lines_of
 from onnxtile.system.errors import escaped
 
@@ -23,14 +20,14 @@ _WORDS = {
 """By budget, or the beginning of its name: whether the limit is a least or a most."""
 
 
-def for_run(result: ResultJson) -> list[Table | Text]:
+def for_run(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `run` result."""
     used = figures_of(result["models"])
     rows = [
         (model["model"], "passed" if model["passed"] else "FAILED", *(figure(model["figures"], name) for name in used))
         for model in result["models"]
     ]
-    parts: list[Table | Text] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
+    parts: list[Table | Line] = [table(f"pipeline {result['pipeline']}", ("model", "", *used), rows)]
     for model in result["models"]:
         parts += lines_of(f"not compared in {model['model']}", model["figures"].get("not_compared", {}))
     failures = [{**model, "reason": reason} for model in result["models"] for reason in reasons(model)]

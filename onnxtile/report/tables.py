@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from importlib import import_module
 from math import prod
 
-from rich.table import Table
-from rich.text import Text
-
-from onnxtile.model.modules import dotted, module_path
-from onnxtile.report.inspect_tables import for_inspect, for_trace
-from onnxtile.report.layout import live_line
-from onnxtile.report.plan_tables import for_arena_run, for_check, for_firmware, for_plan, open_sizes, reads_text
-from onnxtile.report.run_tables import for_run
+from onnxtile.model.node_kinds import dotted, module_path
 from onnxtile.report.table import (
+    Line,
     ResultJson,
     Shown,
+    Table,
     at_sizes,
     counted,
     line,
     places,
-    plain,
     reasons,
     rest_of,
     some_of,
@@ -32,33 +26,27 @@ from onnxtile.report.table import (
     tables_of,
     together,
 )
-from onnxtile.report.words import readable
 from onnxtile.system.text import unquoted
 
-__all__ = [
-    "for_check",
-    "for_curve",
-    "for_demo",
-    "for_explain",
-    "for_fit",
-    "for_fuse",
-    "for_inspect",
-    "for_list",
-    "for_match",
-    "for_plan",
-    "for_run",
-    "for_tile",
-    "for_trace",
-    "for_unfuse",
-    "for_verify",
-    "plain",
-    "table",
-]
-
-# Small results: matches, names, what became of meta-ops, the demo.
+_HOMES = {
+    **{"inspect": "inspect_tables", "trace": "inspect_tables", "run": "run_tables"},
+    **{"plan": "plan_tables", "check": "plan_tables"},
+    **{"fit": "fit_tables", "curve": "fit_tables", "demo": "fit_tables"},
+}
+"""The modules of the tables that are not here, by their names: a command needs none but its own."""
 
 
-def for_match(result: ResultJson) -> list[Table | Text]:
+def tables_called(name: str, result: ResultJson) -> list[Table | Line]:
+    """Return the tables that show `result`; a verb names them."""
+    module = import_module(f"onnxtile.report.{_HOMES.get(name, 'tables')}")
+    shown: list[Table | Line] = getattr(module, f"for_{name}")(result)
+    return shown
+
+
+# Small results: matches, names, what became of meta-ops.
+
+
+def for_match(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `match` result."""
     columns: dict[str, Shown] = {
         "root": "root",
@@ -72,66 +60,22 @@ def for_match(result: ResultJson) -> list[Table | Text]:
     return tables_of(f"{len(matches)} matches", columns, matches) or [line("no match")]
 
 
-def for_list(result: ResultJson) -> list[Table | Text]:
+def for_list(result: ResultJson) -> list[Table | Line]:
     """Return the table of a `list` result."""
     names = result["names"]
     title = f"{len(names)} {result['kind']}, for {result['option']}"
     return [table_of(title, {"name": "name", "meaning": "summary"}, names)]
 
 
-def for_unfuse(result: ResultJson) -> list[Table | Text]:
+def for_unfuse(result: ResultJson) -> list[Table | Line]:
     """Return the tables of an `unfuse` result."""
     return [table("unfused", ("meta-op", "calls"), result["unfused"].items()), *for_verdict(result)]
-
-
-_DEMO: dict[str, Shown] = {
-    "model": "model",
-    "nodes": "nodes",
-    "meta-ops": lambda stage: stage["meta_ops"] or "",
-    "tiles": lambda stage: stage["tiles"] or "",
-    "activations": lambda stage: readable(stage["activations"]),
-    "arena": lambda stage: readable(stage["arena"]),
-    "with insides": lambda stage: readable(stage["arena_with_insides"]),
-    "max error": lambda stage: f"{stage['error']:.2g}",
-}
-
-
-def for_demo(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of the demo: a row for each model, its live bytes as a line, and the commands that do the same."""
-    stages, folder = result["stages"], result["folder"]
-    top = max(stage["arena"] for stage in stages)
-    live: dict[str, Shown] = {
-        "model": "model",
-        "live bytes": lambda stage: live_line(stage["live"], top),
-        "arena": lambda stage: readable(stage["arena"]),
-    }
-    last = stages[-1]["file"].removesuffix(".onnx")
-    commands = [
-        *(stage["command"] for stage in stages if stage["command"]),
-        f"plan {last}.onnx --emit plan.html",
-        f"verify {stages[0]['file']} {last}.planned.onnx",
-    ]
-    return [
-        table_of("a small vision transformer: fused, then tiled, each planned and verified", _DEMO, stages),
-        line("tiles: those in the bodies of meta-ops; each body counts once, however many nodes call it"),
-        line("activations: bytes without sharing; arena: bytes with sharing, where a kernel does each whole meta-op"),
-        line(
-            "with insides: the arena where the nodes inside meta-ops run one by one; for such hardware, plan without fuse"
-        ),
-        line("max error: largest relative difference of an output from the original's"),
-        line(""),
-        table_of("live bytes from the first step to the last, at one scale", live, stages),
-        line(f"Files are in {folder}/. To look into the arena, open in a browser:"),
-        line(f"  {folder}/{last}.plan.html"),
-        line("The same, step by step, in that folder:"),
-        *(line(f"  onnxtile {command}") for command in commands),
-    ]
 
 
 # What was fused and lowered, and what was not.
 
 
-def for_fuse(result: ResultJson) -> list[Table | Text]:
+def for_fuse(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `fuse` result."""
     columns: dict[str, Shown] = {
         "pattern": "name",
@@ -164,7 +108,7 @@ def for_fuse(result: ResultJson) -> list[Table | Text]:
 _REFUSED: dict[str, Shown] = {"pattern": "pattern", "count": "count", "root": "where", "reason": "reason"}
 
 
-def for_lowered(result: ResultJson) -> list[Table | Text]:
+def for_lowered(result: ResultJson) -> list[Table | Line]:
     """Return the tables of the calls that `fuse` lowered or left; none where no lowering was asked for."""
     written: dict[tuple[str, str], list[str]] = defaultdict(list)
     left: dict[tuple[str, str, str], list[str]] = defaultdict(list)
@@ -175,7 +119,7 @@ def for_lowered(result: ResultJson) -> list[Table | Text]:
         else:
             fate = "parts lowered" if site.get("opened") else "kept"
             left[site["meta_op"], fate, site.get("reason", "")].append(site["call"])
-    tables: list[Table | Text] = []
+    tables: list[Table | Line] = []
     if written:
         rows = [(*key, len(calls)) for key, calls in written.items()]
         tables.append(table("lowered", ("meta-op", "operator", "calls"), rows))
@@ -196,7 +140,7 @@ _EFFECTS = {
 }
 
 
-def _on_edge_rows(result: ResultJson) -> list[Table | Text]:
+def _on_edge_rows(result: ResultJson) -> list[Table | Line]:
     """Return the table of lowered calls that differ on edge rows; none where no call does."""
     differing = Counter(
         (site["meta_op"], site["operator"], _EFFECTS[effect], ", ".join(numbers))
@@ -230,7 +174,7 @@ _BEGINNINGS: dict[str, Shown] = {
 """What a variant begins with, and how many nodes it could begin with, if earlier patterns had not taken them."""
 
 
-def for_explain(result: ResultJson) -> list[Table | Text]:
+def for_explain(result: ResultJson) -> list[Table | Line]:
     """Return the tables of an explanation: why sites are no meta-op, the commonest reason first, and why partial matches stopped.
 
     Of these, the nearest come first. A variant that needs an operator which the model lacks has a line instead.
@@ -238,7 +182,7 @@ def for_explain(result: ResultJson) -> list[Table | Text]:
     missing = {start["variant"]: ", ".join(start["missing"]) for start in result["beginnings"] if start["missing"]}
     possible = [reason for reason in result["reasons"] if reason["variant"] not in missing]
     shown = possible[:_REASONS]
-    parts: list[Table | Text] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
+    parts: list[Table | Line] = [line(f"{result['pattern']}: {len(result['matches'])} matches, {_fates(result)}")]
     if result["earlier"]:
         parts.append(line(_ran_before(result["earlier"])))
     if result["repeated"]:
@@ -332,11 +276,11 @@ _LEVELS: dict[str, Shown] = {
 }
 
 
-def for_tile(result: ResultJson) -> list[Table | Text]:
+def for_tile(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `tile` result."""
     title = f"{result['nodes_before']} nodes became {result['nodes_after']}"
     tiled = result["tiled"]
-    tables: list[Table | Text] = [table_together(title, _TILED, tiled) if tiled else line(title)]
+    tables: list[Table | Line] = [table_together(title, _TILED, tiled) if tiled else line(title)]
     if result.get("experts"):
         tables.append(table_together("mixtures of experts", _EXPERTS, result["experts"]))
     tables += _choices(tiled)
@@ -360,7 +304,7 @@ def for_tile(result: ResultJson) -> list[Table | Text]:
     return [*tables, *for_verdict(result)]
 
 
-def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Text]:
+def _skipped(skipped: Iterable[ResultJson]) -> list[Table | Line]:
     """Return the nodes that are left as they are, grouped by reason, the most common first."""
     groups: dict[str, list[str]] = {}
     for node in skipped:
@@ -379,7 +323,7 @@ def _arena(arena: ResultJson) -> str:
     return f"arena: {arena['before']:,} bytes before, {arena['after']:,} bytes after{change}"
 
 
-def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
+def _choices(tiled: Iterable[ResultJson]) -> list[Table | Line]:
     """Return the tiles chosen within a memory, and the other choices of the layer that moves most; nothing without a choice."""
     chosen = [
         {**node["choice"], "node": node["node"], "module": node.get("module"), "cuts": node.get("cuts")}
@@ -399,7 +343,7 @@ def _choices(tiled: Iterable[ResultJson]) -> list[Table | Text]:
     ]
 
 
-def _axes_legend(choices: Iterable[ResultJson]) -> list[Text]:
+def _axes_legend(choices: Iterable[ResultJson]) -> list[Line]:
     """Return the line that names the sizes of a tile of a convolution, in their order; none without a convolution."""
     axes = dict.fromkeys("×".join(choice["cuts"]) for choice in choices if choice["cuts"])
     return [line(f"a tile of a convolution is {' or '.join(axes)}")] if axes else []
@@ -430,7 +374,7 @@ _LAYERS = 20
 """Rows of the errors of inner values that are shown; --json has them all."""
 
 
-def for_verdict(result: ResultJson) -> list[Table | Text]:
+def for_verdict(result: ResultJson) -> list[Table | Line]:
     """Return the lines about the runs that verified the result of another verb."""
     verdict = result.get("verdict")
     if verdict is None:
@@ -480,9 +424,9 @@ _VALUES: dict[str, Shown] = {
 }
 
 
-def for_verify(result: ResultJson) -> list[Table | Text]:
+def for_verify(result: ResultJson) -> list[Table | Line]:
     """Return the tables of a `verify` result."""
-    parts: list[Table | Text] = [table_of("outputs", _OUTPUTS, result["outputs"])]
+    parts: list[Table | Line] = [table_of("outputs", _OUTPUTS, result["outputs"])]
     parts += [line(f"tolerance: {why}") for why in dict.fromkeys(output["why"] for output in result["outputs"])]
     dims = f" (at {at_sizes(result['dims'])})" if result["dims"] else ""
     runs = f"{result['runs']} run{'s' * (result['runs'] != 1)}"
@@ -492,7 +436,7 @@ def for_verify(result: ResultJson) -> list[Table | Text]:
     return [*parts, *_bisection(result)]
 
 
-def _bisection(result: ResultJson) -> list[Table | Text]:
+def _bisection(result: ResultJson) -> list[Table | Line]:
     bisection = result.get("bisect")
     if bisection is None:
         return []
@@ -512,117 +456,8 @@ def _bisection(result: ResultJson) -> list[Table | Text]:
     return [table("the first value that differs", ("field", "value"), rows), *_layers(bisection["layers"])]
 
 
-def _layers(layers: Sequence[ResultJson]) -> list[Table | Text]:
+def _layers(layers: Sequence[ResultJson]) -> list[Table | Line]:
     """Return how far each value is off, from the first on that is off at all."""
     start = next((i for i, layer in enumerate(layers) if layer["max_abs"] != 0), len(layers))
     title = f"{len(layers):,} values of both, the first {start:,} without error"
     return [table_of(title, _VALUES, layers[start : start + _LAYERS]), *rest_of(len(layers) - start - _LAYERS)]
-
-
-# fit: the costs before and after, the steps, what is in the way where nothing fits, and the trade.
-
-_SHOWN = 8
-"""Tensors that are listed where nothing fits; --json has them all."""
-_STEPS: dict[str, Shown] = {
-    "what was cut or rewritten": "text",
-    "peak": lambda step: step["peak"] or "",  # a rewrite, which has no cost of its own
-    "extra MACs": lambda step: step["extra_macs"] if step["peak"] else "",
-    "nodes": lambda step: step["pieces"] or "",
-}
-
-
-def for_fit(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of a `fit` result."""
-    curve = for_curve(result) if result["curve"] else []
-    arena = for_arena_run((result["verdict"] or {}).get("arena"))
-    return [*curve, *_fitted(result), *for_verdict(result), *arena, *for_firmware(result.get("firmware"))]
-
-
-def _fitted(result: ResultJson) -> list[Table | Text]:
-    """Return the tables of a `fit` result, without the verdict of its runs."""
-    before, after = result["before"], result["after"]
-    costs: dict[str, Shown] = {
-        **{"model": "model", "arena": "arena", "peak": "peak", "MACs": "macs"},
-        "extra": partial(_extra, before),
-        **{"nodes": "nodes", "bytes copied": "copied"},
-        "ms": lambda cost: f"{1000 * cost['seconds']:.4g}",
-    }
-    rows = [{**before, "model": "before"}, {**after, "model": "after"}]
-    tables: list[Table | Text] = [
-        table_of(f"costs; the time is an estimate by the speeds of {result['speeds']}", costs, rows)
-    ]
-    if result["fits"] and result.get("capacity"):
-        name, capacity = result["capacity"]["name"], result["capacity"]["bytes"]
-        tables.append(line(f"fits: {after['arena']:,} of the {capacity:,} bytes of {name}"))
-    tables += tables_of("arena, by the place of inputs", _INPUT_PLACES, result.get("inputs") or ())
-    tables += [line(_stream_text(stream)) for stream in result.get("streamed") or ()]
-    tables += [line(f"sizes: {text}") for _, text in open_sizes(result)]
-    movement = result.get("movement")
-    if movement:
-        ends = f"{movement['fast']} and {movement['slow']}"
-        bound = f"lower bound {movement['lower_bound']:,}"
-        tables.append(line(f"between {ends}: {movement['copies']:,} copies of {movement['bytes']:,} bytes ({bound})"))
-    tables += tables_of("steps", _STEPS, result["steps"]) or ([line("nothing was cut")] if result["fits"] else [])
-    if result["tiled"]:
-        tables.append(line(_tiled(result["tiled"])))
-    blocked = result["blocked_by"]
-    if blocked:
-        cut = f", which is cut with {_run(blocked['nodes'])}" if len(blocked["nodes"]) > 1 else ""
-        peak = f"the peak of {blocked['peak']:,} bytes is at {blocked['kernel']}{cut}"
-        floor = line(f"no way to cut the model takes less than {blocked['floor']:,} bytes")
-        tables += [] if blocked["search"] == "floor" else [line(peak)]
-        tables += [floor] if blocked["floor"] else []
-        if 2 * blocked["outputs"] > blocked["peak"]:
-            tables.append(line(f"the outputs of the model, which live to the end, take {blocked['outputs']:,} bytes"))
-        tables.append(table_of("alive there", {"tensor": str}, blocked["tensors"][:_SHOWN]))
-        tables += tables_of("what is in the way", {"node": str}, blocked["reasons"][:_SHOWN])
-    return tables
-
-
-def _stream_text(stream: ResultJson) -> str:
-    """Return how the rows of an input come, and how many bytes of them the arena has at most."""
-    return f"{stream['input']} comes row by row: {reads_text(stream)}; at most {stream['most_bytes']:,} bytes of them in the arena"
-
-
-_INPUT_PLACES: dict[str, Shown] = {
-    "inputs": lambda place: "inside" if place["inside"] else "outside",
-    "before": "before",
-    "after": lambda place: f"at most {place['after']:,}" if place["at_most"] else place["after"],
-}
-
-
-def _tiled(result: ResultJson) -> str:
-    """Return how many products were tiled, and which nodes exceed the limits."""
-    tiles = sum(product["matmuls"] for product in result["tiled"])
-    over = [node["node"] for node in result["skipped"] if node["over_limits"]]
-    beyond = f"; over the limits: {some_of(over, _SHOWN)}" if over else ""
-    return f"{len(result['tiled']):,} products became {tiles:,} tiles{beyond}"
-
-
-def _run(nodes: list[str]) -> str:
-    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
-
-
-def _extra(before: ResultJson, cost: ResultJson) -> str:
-    """Return how many more multiply-accumulates there are than before."""
-    return f"{cost['macs'] / before['macs'] - 1:+.1%}" if before["macs"] else ""
-
-
-COLUMNS = ("arena", "of before", "MACs", "extra", "nodes", "bytes copied", "how found")
-
-
-def curve_rows(result: ResultJson) -> list[tuple[str | int, ...]]:
-    """Return a row for each point of the trade."""
-    before = result["curve"][0]
-    return [_row(point, before) for point in result["curve"]]
-
-
-def for_curve(result: ResultJson) -> list[Table | Text]:
-    """Return the table of the trade: the model as it is, then ever smaller arenas."""
-    return [table("arena against its price", COLUMNS, curve_rows(result))]
-
-
-def _row(point: ResultJson, before: ResultJson) -> tuple[str | int, ...]:
-    share = f"{point['arena'] / before['arena']:.1%}" if before["arena"] else ""
-    state = "estimated" if point["estimated"] else "planned"
-    return point["arena"], share, point["macs"], _extra(before, point), point["nodes"], point["copied"], state

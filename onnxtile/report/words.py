@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onnxtile.report.format import PlanJson
 from onnxtile.system.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from onnxtile.report.format import PlanJson
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.known import Dim, Dims
+from onnxtile.model.known import Dim, Dims, numeric
 from onnxtile.model.topology import bodies_of, nodes_inside, values_in
 from onnxtile.operators.table import operator_of
 from onnxtile.shapes.formulas import SizeFormulas
@@ -145,10 +145,7 @@ class KnownTensors(ABC):
 
     def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the sizes of `value` where all are numbers."""
-        dims = self.dims.get(value)
-        if dims is None or not all(isinstance(dim, int) for dim in dims):
-            return None
-        return tuple(int(dim) for dim in dims if dim is not None)
+        return numeric(self.dims.get(value))
 
 
 def follow(node: ir.Node, table: KnownTensors) -> None:

@@ -17,7 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.topology import HeldGraph, bodies_of, called_functions, nodes_in
-from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.shapes.infer import inferred_types, values
 from onnxtile.shapes.propagation import opened
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -58,7 +58,7 @@ def unfold(model: ir.Model, shapes: Shapes, constants: Constants) -> Unfolded:
     too many nodes.
     """
     opening = _CallOpening(model, constants)
-    if not any(opening.is_open(node) for node in _nodes(model.graph)):
+    if not model.functions or not any(opening.is_open(node) for node in _nodes(model.graph)):
         return Unfolded(model, shapes, constants)
     copy = model.clone()
     known = shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))

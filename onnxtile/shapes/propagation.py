@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -24,9 +24,8 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Dim, Dims, Known
 from onnxtile.model.submodel import assembled, tensor_type
-from onnxtile.model.topology import bodies_of, has_body
-from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
-from onnxtile.operators.table import operator_of, operators
+from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes
+from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
@@ -136,18 +135,39 @@ class Propagation(KnownTensors):
         self._fresh = (name for n in count() if (name := f"_d{n}") not in self._taken)
         self._opsets = model.graph.opset_imports
         self._functions: list[onnx.FunctionProto] | None = None
+        self._asked: dict[Hashable, list[Known]] = {}
+        self._wanted: Container[ir.Value] | None = None
         self._contributed = contributed_operators(model)
         self._entered = 0
         self._bodies = 0
 
     @collector_paused()
-    def run(self) -> None:
-        """Visit every node in order; those in a loop until the shapes that it carries are settled."""
+    def run(self, *, only_sizes: bool = False) -> None:
+        """Visit every node in order; those in a loop until the shapes that it carries are settled.
+
+        With `only_sizes`, of the main graph those numbers alone are computed that may decide a size.
+        """
+        if only_sizes and not self.upper:
+            self._wanted = self._deciding()
         self._name_open(self._model.graph.inputs)
         for value in self._model.graph.initializers.values():
             self._hold(value, value.const_value)
         for node in self._model.graph:
             self._visit(node)
+
+    def _deciding(self) -> set[ir.Value]:
+        """Return the values of the main graph whose elements may decide a size that is not known, or which body runs."""
+        deciding: set[ir.Value] = set()
+        for node in reversed(self._model.graph):
+            row = operator_of(node)
+            if row is None or has_body(node) or self._is_contributed(node):
+                deciding.update(dependencies(node))
+            elif row.numbers is not None and not deciding.isdisjoint(node.outputs):
+                deciding.update(value for value in node.inputs if value is not None)
+            elif any(self._numeric(value) is None for value in node.outputs):
+                places = enumerate(node.inputs)
+                deciding.update(v for i, v in places if v is not None and (i in row.shaped_by or i in row.set_by))
+        return deciding
 
     def visit(self, body: ir.Graph) -> None:
         """Visit the nodes of `body` once, in order."""
@@ -248,7 +268,16 @@ class Propagation(KnownTensors):
         elif any(value.name and self._numeric(value) is None for value in node.outputs):
             self._find_sizes(node, standard)
         if standard and _computes_sizes(node):
-            self._compute(node)
+            if self._is_wanted(node):
+                self._compute(node)
+            elif self._is_small(node):
+                self._computed.update(node.outputs)
+
+    def _is_wanted(self, node: ir.Node) -> bool:
+        """Return whether numbers that `node` makes may decide a size; those in bodies and functions count as if they did."""
+        if self._wanted is None or node.graph is not self._model.graph:
+            return True
+        return any(value in self._wanted for value in node.outputs)
 
     def _find_sizes(self, node: ir.Node, standard: bool) -> None:
         # Where nothing is new, onnx has said of the whole model what it has to say; of onnxruntime's operators only that can.
@@ -352,7 +381,7 @@ class Propagation(KnownTensors):
 
     def _is_small(self, node: ir.Node) -> bool:
         """Tell whether all inputs of `node` are known numbers, and its outputs are few."""
-        if not all(value is None or value in self._numbers for value in node.inputs):
+        if not all(value is None or value in self._numbers or value in self._computed for value in node.inputs):
             return False
         # How many places NonZero finds, no inference says: no more than there are.
         counted = node.op_type == "NonZero"
@@ -420,34 +449,70 @@ class Propagation(KnownTensors):
         if self._is_contributed(node):
             self._ask(node)
             return
+        key = self._signature(node)
+        results = self._asked.get(key) if key is not None else None
+        if results is None:
+            results = self._results(node)
+            if key is not None and results and all(known.dims is not None for known in results):
+                self._asked[key] = results
+        for value, known in zip(node.outputs, results, strict=False):
+            self.note(value, known.dtype, known.dims)
+
+    def _signature(self, node: ir.Node) -> Hashable | None:
+        """Return a key that only nodes with equal results have; None where asking onnx tells sooner."""
+        attributes = plain_attributes(node)
+        if (
+            attributes is None
+            or self._bodies
+            or self._depends_on_bounds(node)
+            or node.op_identifier() in self._model.functions
+        ):
+            return None
+        operands = list[Hashable]()
+        for value in node.inputs:
+            number = None if value is None else self._numbers.get(value)
+            if value is None or number is not None:
+                operands.append(None if number is None else (number.dtype, number.shape, number.tobytes()))
+            elif value.type is None or isinstance(value.type, ir.TensorType):
+                operands.append((self.dtypes.get(value), self.dims.get(value)))
+            else:
+                return None
+        named = tuple(bool(value.name) for value in node.outputs)
+        return node.op_identifier(), id(self._opsets), attributes, tuple(operands), named
+
+    def _results(self, node: ir.Node) -> list[Known]:
+        """Return what onnx infers for the outputs of `node`; an empty list where that is nothing. Raises as `_infer`."""
         proto, names = _with_names(node)
         typed = {names[value]: value for value in dict.fromkeys(node.inputs) if value is not None}
         model = self._one_node(proto, typed)
         inferred = _inferred(model)
         if inferred is None:
-            return
+            return []
         is_said = all(known.dims is not None for known in inferred.values())
         failure = None if is_said and not self._bodies else self._failure(node, model)
         if failure is not None:
             # At sizes that a model cannot run with, the numbers that it computes are wrong: then the result stays open.
             if not self._bodies and not self._computed.isdisjoint(value for value in node.inputs if value is not None):
-                return
+                return []
             if not self._bodies:
                 raise ModelError(f"the shapes contradict each other: {failure}")
             reason = f"never made: {node.op_type} {node.name or ''}".rstrip() + " cannot run on tensors of these shapes"
             self.lose(node.outputs, reason)
-            return
+            return []
         sure = (_inferred(self._one_node(proto, typed, sure=True)) or {}) if self._depends_on_bounds(node) else None
         shown = {dim for value in node.inputs if value is not None for dim in self.dims.get(value) or ()}
+        results = []
         for value in node.outputs:
             known = inferred.get(names.get(value, ""), NOTHING)
-            if known.dims is not None:
-                if sure is not None:
-                    self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
-                dims = tuple(dim if isinstance(dim, int) or dim in shown else None for dim in known.dims)
-                self.note(value, known.dtype, dims)
-            else:
-                self.note(value, known.dtype, None)
+            if known.dims is not None and sure is not None:
+                self._note_open(value, sure.get(names[value], NOTHING).dims, len(known.dims))
+            dims = (
+                None
+                if known.dims is None
+                else tuple(d if isinstance(d, int) or d in shown else None for d in known.dims)
+            )
+            results.append(Known(known.dtype, dims))
+        return results
 
     def _is_contributed(self, node: ir.Node) -> bool:
         return (node.domain, node.op_type) in self._contributed

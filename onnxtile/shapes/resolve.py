@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
@@ -19,7 +19,7 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
-from onnxtile.model.known import Dim, Dims, Known, declared
+from onnxtile.model.known import Dim, Dims, Known, declared, numeric
 from onnxtile.model.submodel import exposing
 from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.bodies import data_dependent
@@ -183,13 +183,15 @@ class Shapes:
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the dimensions where all are known numbers, else None."""
-        dims = self._dims.get(value)
-        # Asked more often than anything else.
-        return None if dims is None or any(type(dim) is not int for dim in dims) else cast("tuple[int, ...]", dims)
+        return numeric(self._dims.get(value))
 
     def is_bound(self, value: ir.Value) -> bool:
         """Return whether the sizes of `value` are only bounds, and a run may show smaller ones."""
         return value in self._upper
+
+    def has_bound(self, values: Iterable[ir.Value | None]) -> bool:
+        """Return whether the sizes of one of `values` are only bounds."""
+        return bool(self._upper) and any(value in self._upper for value in values)
 
     def formulas(self, value: ir.Value) -> tuple[SizeFormula, ...] | None:
         """Return the sizes of `value` as formulas of the dimensions that have a range; None where they are not known."""
@@ -396,7 +398,7 @@ def _with_computed(model: ir.Model, shapes: Shapes, ranges: SizeRanges, news: It
     """
     if any(_is_open(value) and shapes.sizes(value) is None for value in values(model)):
         further = Propagation(model, shapes._dtypes, shapes._dims, news, ranges=ranges)
-        further.run()
+        further.run(only_sizes=True)
         shapes = replace(shapes, _dtypes=further.dtypes, _dims=further.dims, _never=further.never)
     return replace(shapes, _formulas=_formulas(model, shapes, ranges)) if ranges else shapes
 

@@ -1,13 +1,22 @@
-"""Dataclasses whose methods are compiled at their first use.
+"""Dataclasses that define little code at an import.
 
 The standard library compiles up to six methods for each dataclass, which takes 0.7 milliseconds. A command defines about 250, of which it
 compares or prints few and makes instances of half: with these methods at once, a third of the time of a small command goes there.
+Here only `__init__` is compiled, and only once it has been called so often that the time is won back.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
+from functools import cached_property, partial
+from operator import attrgetter
+from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, NoReturn
+
+_OFTEN = 150
+"""Calls of an `__init__` that take as long, beyond those of the compiled one, as it takes to compile it."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 - mypy takes it for the same
@@ -22,12 +31,24 @@ else:
         def decorate(cls):
             # Only a subclass has to be frozen by the standard library, which compiles two methods for that.
             is_derived = any(map(dataclasses.is_dataclass, cls.__bases__))
+            doc, cls.__doc__ = (
+                cls.__doc__,
+                "Not empty.",
+            )  # in place of none, it would write a signature, which takes long
             dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=frozen and is_derived, kw_only=kw_only)
-            needed = {"__init__": True, "__repr__": repr, "__eq__": eq, "__hash__": eq and frozen}
+            cls.__doc__ = doc
             own = {name for name, value in vars(cls).items() if value is not None}
-            for name, is_needed in needed.items():
-                if is_needed and name not in own:
-                    setattr(cls, name, _AtFirstUse(cls, name, frozen))
+            fields = dataclasses.fields(cls)
+            compared = [field for field in fields if field.compare]
+            methods = {"__init__": _Initialiser(cls, frozen)}
+            if repr:
+                methods["__repr__"] = _repr([field.name for field in fields if field.repr])
+            if eq:
+                methods["__eq__"] = _eq([field.name for field in compared])
+            if eq and frozen:
+                methods["__hash__"] = _hash([f.name for f in compared if f.hash is not False])
+            for name in methods.keys() - own:
+                setattr(cls, name, methods[name])
             if eq and not frozen and "__hash__" not in own:
                 cls.__hash__ = None
             if frozen and not is_derived:
@@ -38,39 +59,97 @@ else:
         return decorate if cls is None else decorate(cls)
 
 
-class _AtFirstUse:
-    """A method of a dataclass that is written when it is first looked up. Two threads may do so at once."""
+class _Initialiser:
+    """The `__init__` of a dataclass, compiled once it has been called often. Two threads may compile it at once."""
 
-    def __init__(self, owner: Any, name: str, frozen: bool) -> None:
+    def __init__(self, owner: Any, frozen: bool) -> None:
         self._owner = owner
-        self._name = name
         self._frozen = frozen
+        self._calls = 0
 
     def __get__(self, instance: object, owner: type) -> Any:
-        method = self._written()
-        method.__qualname__ = f"{self._owner.__qualname__}.{self._name}"
-        setattr(self._owner, self._name, method)
-        return method.__get__(instance, owner)
+        if instance is not None and self._calls < _OFTEN:
+            self._calls += 1
+            return partial(self._set_fields, instance)
+        return self._compiled().__get__(instance, owner)
 
-    def _written(self) -> Any:
-        """Return the method as the standard library writes it for a class that has the same fields and nothing else."""
+    @cached_property
+    def _arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that may be given by position."""
+        return tuple(field.name for field in dataclasses.fields(self._owner) if field.init and not field.kw_only)
+
+    @cached_property
+    def _fields(self) -> list[tuple[str, bool, Any, Any]]:
+        """What is set: the name of a field, whether it is an argument, its default, and what makes that; MISSING where it has none."""
+        fields = dataclasses.fields(self._owner)
+        return [
+            (f.name, f.init, f.default, f.default_factory) for f in fields if f.init or f.default_factory is not MISSING
+        ]
+
+    def _set_fields(self, instance: Any, /, *given: object, **by_name: object) -> None:
+        """Do what the compiled method does; where the arguments do not fit, call that, since it says why."""
+        values = dict(zip(self._arguments, given, strict=False)) | by_name
+        fits = len(values) == len(given) + len(by_name)
+        put = object.__setattr__ if self._frozen else setattr
+        for name, is_argument, default, factory in self._fields:
+            if is_argument and name in values:
+                put(instance, name, values.pop(name))
+            elif factory is not MISSING:
+                put(instance, name, factory())
+            else:
+                fits &= default is not MISSING
+                put(instance, name, default)
+        if values or not fits:
+            self._compiled()(instance, *given, **by_name)
+        elif hasattr(instance, "__post_init__"):
+            instance.__post_init__()
+
+    def _compiled(self) -> Any:
+        """Return the method as the standard library writes it for a class of the same fields, and put it in place."""
         fields: list[Any] = [(field.name, field.type, field) for field in dataclasses.fields(self._owner)]
         # A class without a text of its own would get its signature as one, which takes longer than all else.
         members: dict[str, Any] = {"__doc__": "Not empty."}
         if hasattr(self._owner, "__post_init__"):
             members["__post_init__"] = None
-        name, is_init = self._name, self._name == "__init__"
-        twin = dataclasses.make_dataclass(
-            "Twin",
-            fields,
-            namespace=members,
-            init=is_init,
-            frozen=is_init and self._frozen,
-            repr=name == "__repr__",
-            eq=name == "__eq__",
-            unsafe_hash=name == "__hash__",
-        )
-        return vars(twin)[name]
+        twin = dataclasses.make_dataclass("Twin", fields, namespace=members, frozen=self._frozen, repr=False, eq=False)
+        method = vars(twin)["__init__"]
+        method.__qualname__ = f"{self._owner.__qualname__}.__init__"
+        self._owner.__init__ = method
+        return method
+
+
+def _getter(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
+    """Return a function that returns the attributes `names` of an object."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda instance: tuple(getattr(instance, name) for name in names)
+
+
+def _repr(names: Sequence[str]) -> Callable[[Any], str]:
+    @recursive_repr()
+    def shown(self: Any) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({values})"
+
+    return shown
+
+
+def _eq(names: Sequence[str]) -> Callable[[Any, object], bool]:
+    values = _getter(names)
+
+    def equal(self: Any, other: object) -> bool:
+        return values(self) == values(other) if type(self) is type(other) else NotImplemented
+
+    return equal
+
+
+def _hash(names: Sequence[str]) -> Callable[[Any], int]:
+    values = _getter(names)
+
+    def hashed(self: Any) -> int:
+        return hash(values(self))
+
+    return hashed
 
 
 def _refuse_assignment(_instance: object, name: str, _value: object) -> NoReturn:

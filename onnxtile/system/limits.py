@@ -1,17 +1,18 @@
-"""The time and the memory that runs of a model may take: set for a block of code, obeyed by every run inside it."""
+"""Long work: the time and the memory that runs of a model may take, obeyed by every run inside a block; and its progress."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Protocol, TypeVar
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OverLimit, UsageError
-from onnxtile.system.posix import data_bytes, data_limit, set_data_limit
+from onnxtile.system.process import data_bytes, data_limit, set_data_limit
 
 SECONDS = 600.0
 """Of one run, unless limits say otherwise."""
@@ -252,3 +253,37 @@ def _available() -> int | None:
 
 _WATCHDOG = _Watchdog()
 _MEMORY = _MemoryWatch()
+
+
+# Progress of long work: reported to a callable, shown by the command line.
+
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Receives the name of each stage of long work. A stage that counts its parts also gives how many are done, and of how many."""
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0, /) -> None:
+        """Note that `stage` has begun or advanced. A `total` of 0 means that its length is unknown."""
+        ...
+
+
+def silent(_stage: str, _done: int = 0, _total: int = 0, /) -> None:
+    """Say nothing."""
+
+
+def within(progress: Progress, stage: str) -> Progress:
+    """Return a progress whose stages are parts of `stage`, and are called so: "point 3: searching"."""
+
+    def tell(part: str, done: int = 0, total: int = 0, /) -> None:
+        progress(f"{stage}: {part}", done, total)
+
+    return tell
+
+
+def counted(parts: Collection[T], stage: str, progress: Progress) -> Iterator[T]:
+    """Yield each of `parts`, and say before it how many are done."""
+    for done, part in enumerate(parts):
+        progress(stage, done, len(parts))
+        yield part

@@ -1,7 +1,7 @@
 """Plug-ins and data files are found by their existence: no list elsewhere is edited when one is added; modules are loaded late.
 
-The plug-ins of onnxtile are modules of a package. Other distributions add theirs by entry points, in the group that is called as the
-package: planners of others are in the group "onnxtile.planners".
+The plug-ins of onnxtile are objects in the modules of a package, or in one module. Other distributions add theirs by entry points, in the
+group that has the same name: planners of others are in the group "onnxtile.planners".
 (https://packaging.python.org/en/latest/specifications/entry-points/)
 """
 
@@ -32,8 +32,9 @@ T = TypeVar("T")
 def discover(package: str, *kinds: type[T]) -> dict[str, T]:
     """Return every instance of `kinds` that a module of `package` defines at its top level, keyed by its `name`, sorted.
 
-    `package` is a dotted name such as "onnxtile.planning.planners". Those of other distributions count, too: each entry point of the group
-    names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a name, or one cannot be loaded.
+    `package` is the dotted name of a folder or of one module, such as "onnxtile.planning.planners". Those of other distributions count,
+    too: each entry point of the group names an instance, or a module that defines some. Raises OnnxtileError where two plug-ins share a
+    name, or one cannot be loaded.
     """
     plugins: dict[str, T] = {}
     sources: dict[str, str] = {}
@@ -65,9 +66,10 @@ def _group(package: str) -> str:
 
 
 def _own(package: str, kinds: tuple[type[T], ...]) -> Iterator[tuple[str, T]]:
-    """Yield the instances that the modules of `package` define."""
-    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        module = importlib.import_module(f"{package}.{info.name}")
+    """Yield the instances that the modules of `package` define, or `package` itself where it is one module."""
+    home = importlib.import_module(package)
+    names = [f"{package}.{info.name}" for info in pkgutil.iter_modules(getattr(home, "__path__", ()))]
+    for module in map(importlib.import_module, names) if names else [home]:
         yield from ((package, value) for value in vars(module).values() if isinstance(value, kinds))
 
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.values import read_rate, read_speed
+from onnxtile.declare.values import TargetFigures, read_rate, read_speed
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.registry import data_folder, discover

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
-from onnxtile.model.stream import Written
+from onnxtile.model.save import Written
 from onnxtile.operators.node_view import NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
 from onnxtile.system.dataclass import dataclass

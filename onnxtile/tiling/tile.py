@@ -19,18 +19,16 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import prune
 from onnxtile.model.functions import add_function, constant_node, free_function, read_from_outside
 from onnxtile.model.graph_writer import ConstantReader, Names
-from onnxtile.model.modules import dotted, module_note, module_path
+from onnxtile.model.node_kinds import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
-from onnxtile.model.save import raise_ir_version
-from onnxtile.model.stream import Written
+from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
-from onnxtile.operators.row import Left
-from onnxtile.operators.table import operator_of
+from onnxtile.operators.table import Left, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
+from onnxtile.system.limits import Progress, counted, silent
 from onnxtile.system.process import collector_paused
-from onnxtile.system.progress import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
@@ -46,7 +44,7 @@ from onnxtile.tiling.contraction import (
 from onnxtile.tiling.experts import ExpertSite, cut_experts, find_experts
 from onnxtile.tiling.functions import FunctionCopies, FunctionTable
 from onnxtile.tiling.limits import SUM_TYPES, Limits, TilingPolicy
-from onnxtile.tiling.operators.products import island_of
+from onnxtile.tiling.operators import island_of
 from onnxtile.tiling.result import SkippedNode, TiledNode, TileResult
 from onnxtile.tiling.write import most_nodes, write_tiles
 from onnxtile.tiling.writer import SCATTER_OPSET, Writer, fitting, keeps_copies, scatters

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from onnxtile.common_options import ReportOptions, RunLimitOptions
-from onnxtile.declare.option import Positional
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 

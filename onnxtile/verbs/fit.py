@@ -19,8 +19,7 @@ from onnxtile.common_options import (
     WriteOptions,
 )
 from onnxtile.declare import values
-from onnxtile.declare.option import WRITING, Choices, Option, names, require_within
-from onnxtile.declare.verb import Content, Rendered, Verb, writer_of
+from onnxtile.declare.verb import WRITING, Choices, Content, Option, Rendered, Verb, names, require_within, writer_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import late
@@ -28,7 +27,7 @@ from onnxtile.verbs.plan import require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
-    from onnxtile.fitting.speeds import TargetSpeeds
+    from onnxtile.fitting.strips import TargetSpeeds
     from onnxtile.planning.offsets.effort import SearchBudget
     from onnxtile.report.format import Emission, PlanExport
     from onnxtile.tiling.limits import Limits
@@ -261,7 +260,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
     @property
     def speeds(self) -> TargetSpeeds:
         """The speeds of the target; those of a Cortex-M7 where no target is given, or it says none. Raises UsageError."""
-        from onnxtile.fitting.speeds import TargetSpeeds
+        from onnxtile.fitting.strips import TargetSpeeds
         from onnxtile.tiling.limits import figures_of
 
         given, usual = None if self.target is None else figures_of(self.target), figures_of(_USUAL)

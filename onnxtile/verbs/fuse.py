@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from onnxtile.common_options import ModelArgument, VerifyOptions, WatchOptions, WriteOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Option, Positional
-from onnxtile.declare.verb import Outcome, Verb
+from onnxtile.declare.verb import Choices, Option, Outcome, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 from onnxtile.system.registry import imported
@@ -51,7 +50,7 @@ class FuseOptions(VerifyOptions):
         Option(
             "which lowered sites may differ on edge rows: where the operator is kinder, none, or any",
             "kinder|strict|any",
-            choices=Choices("onnxtile.fusion.edge_rows:EdgeRule"),
+            choices=Choices("onnxtile.fusion.site_check:EdgeRule"),
         ),
     ] = "kinder"
     for_memory: Annotated[bool, Option("leave out meta-ops that make the arena of the default plan larger")] = False
@@ -99,7 +98,7 @@ def _require(options: FuseOptions) -> None:
 def _run(options: FuseOptions) -> Outcome:
     """Fuse the model, or explain a pattern."""
     is_explained = isinstance(options, FuseCommand) and options.explain is not None
-    done: Outcome = imported(f"onnxtile.verbs.flows.{'explain' if is_explained else 'fuse'}:run")(options)
+    done: Outcome = imported(f"onnxtile.verbs.flows.{'match' if is_explained else 'fuse'}:run")(options)
     return done
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, SizeOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import WRITING, Choices, Option, Positional, names, require_within
-from onnxtile.declare.verb import Rendered, Verb, writer_of
+from onnxtile.declare.verb import WRITING, Choices, Option, Positional, Rendered, Verb, names, require_within, writer_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from onnxtile.common_options import ReportOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Positional
-from onnxtile.declare.verb import JsonFields, Outcome, Verb, VerbResult
+from onnxtile.declare.verb import Choices, JsonFields, Outcome, Positional, Verb, VerbResult
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid
 
@@ -53,13 +52,13 @@ def _patterns() -> Iterator[OptionName]:
 
 
 def _planners() -> Iterator[OptionName]:
-    from onnxtile.planning.planner import planners
+    from onnxtile.planning.planners import planners
 
     yield from (OptionName(name, planner.summary) for name, planner in planners().items())
 
 
 def _orders() -> Iterator[OptionName]:
-    from onnxtile.planning.schedule import orders
+    from onnxtile.planning.orders import orders
 
     yield from (OptionName(name, order.summary) for name, order in orders().items())
 

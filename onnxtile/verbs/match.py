@@ -7,8 +7,7 @@ from typing import Annotated
 
 from onnxtile.common_options import ModelArgument, ReportOptions, Source, WatchOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import WRITING, Option, Positional
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import WRITING, Option, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid
 from onnxtile.system.registry import late

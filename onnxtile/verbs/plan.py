@@ -21,10 +21,19 @@ from onnxtile.common_options import (
     counted_runs,
 )
 from onnxtile.declare import values
-from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
-from onnxtile.declare.option import SIZES, WRITING, Choices, Option, Positional, names, require_within
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.verb import Outcome, Rendered, Verb
+from onnxtile.declare.values import LAYOUT, LayoutRules, LayoutTable, TargetFigures, rules_in
+from onnxtile.declare.verb import (
+    SIZES,
+    WRITING,
+    Choices,
+    Option,
+    Outcome,
+    Positional,
+    Rendered,
+    Verb,
+    names,
+    require_within,
+)
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import imported
@@ -60,7 +69,7 @@ SearchWords: TypeAlias = str | int | Sequence[str | int] | SearchChoice
 def _search_words() -> list[str]:
     """Return the words of a search: the planners, and the levels of effort."""
     from onnxtile.planning.offsets.effort import LEVELS
-    from onnxtile.planning.planner import planners
+    from onnxtile.planning.planners import planners
 
     return [*planners(), *LEVELS]
 
@@ -238,7 +247,7 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "execution order of the nodes",
             "auto|model|min-peak|any",
             heading=_SEARCH,
-            choices=Choices("onnxtile.planning.schedule:orders"),
+            choices=Choices("onnxtile.planning.orders:orders"),
         ),
     ] = "auto"
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare import values
-from onnxtile.declare.option import REPORTING, WRITING, Choices, Option, Positional
-from onnxtile.declare.verb import Content, Verb
+from onnxtile.declare.verb import REPORTING, WRITING, Choices, Content, Option, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 
@@ -37,7 +36,7 @@ class RunOptions(RunLimitOptions):
             "processes, threads or a cluster",
             "loky|threading|dask",
             heading=_WORKERS,
-            choices=Choices("onnxtile.pipeline.workers:BACKENDS"),
+            choices=Choices("onnxtile.pipeline.run:BACKENDS"),
         ),
     ] = "loky"
     scheduler: Annotated[str | None, Option("address of the cluster, for dask", "ADDRESS", heading=_WORKERS)] = None

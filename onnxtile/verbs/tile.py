@@ -16,8 +16,7 @@ from onnxtile.common_options import (
     counted_runs,
 )
 from onnxtile.declare import values
-from onnxtile.declare.option import Choices, Option, narrowed
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import Choices, Option, Verb, narrowed
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import invalid, nearest
 from onnxtile.system.registry import late

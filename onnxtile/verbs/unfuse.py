@@ -27,7 +27,7 @@ class UnfuseCommand(WriteOptions, UnfuseOptions):
 UNFUSE = Verb(
     "unfuse",
     UnfuseCommand,
-    late("onnxtile.verbs.flows.fuse:run_unfuse"),
+    late("onnxtile.verbs.flows.unfuse:run"),
     UnfuseOptions,
     writes=lambda _options: "unfused",
 )

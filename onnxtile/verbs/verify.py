@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from onnxtile.common_options import InputOptions, ModelArgument, ReportOptions, RunWords, Source, counted_runs
 from onnxtile.declare import values
-from onnxtile.declare.option import Option, Positional
-from onnxtile.declare.verb import Verb
+from onnxtile.declare.verb import Option, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.registry import late
 

@@ -28,11 +28,10 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
 from onnxtile.model.topology import all_graphs, all_nodes, all_values
-from onnxtile.operators.row import Movement
-from onnxtile.operators.table import movement_of, quantised_form
+from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
-from onnxtile.system.progress import Progress, silent
+from onnxtile.system.limits import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs, same_draws, unsteady_outputs
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original
@@ -447,8 +446,17 @@ def judge(
     return models.judged(compare_before(judged(*pair, trials), trials, *pair, judged))
 
 
-def compare(original: ir.Model, other: ir.Model, *, progress: Progress = silent, file: Path | None = None) -> Verdict:
-    """Run both models on the same two sets of random inputs and compare every output. `file` is that of the original, as it is.
+def compare(
+    original: ir.Model,
+    other: ir.Model,
+    *,
+    progress: Progress = silent,
+    file: Path | None = None,
+    content: bytes | None = None,
+) -> Verdict:
+    """Run both models on the same two sets of random inputs and compare every output.
+
+    `file` is that of the original, as it is, and `content` are the bytes of the file of the other, where they are known.
 
     Symbolic dimensions that are not bound get sizes with which `original` runs. Raises ModelError where onnxruntime refuses one of
     the models, or where no such sizes are found.
@@ -456,7 +464,8 @@ def compare(original: ir.Model, other: ir.Model, *, progress: Progress = silent,
     models = same_draws(original, other)
     runner = repeatable_session(original, file) if models.first is original else None
     trials, dims = run_original(models.first, runner=runner, progress=progress)
-    return models.judged(compare_with(trials, models.second, dims, progress))
+    content = content if models.second is other else None
+    return models.judged(compare_with(trials, models.second, dims, progress, content=content))
 
 
 def excused(verdict: Verdict, original: ir.Model, rewritten: ir.Model, trials: Iterable[Trial]) -> Verdict:

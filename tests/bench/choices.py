@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from onnxtile.query.language import parse
-from onnxtile.query.syntax import ONCE, Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
+from onnxtile.query.language import ONCE, Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence, parse
 
 _INPUTS = 8
 _TURNS = 3

@@ -3,7 +3,7 @@
     python -m tests.bench.compare [--peers FOLDER] [--rows FOLDER] [--only PART,...] [--models N|PART=N,...] [--page FILE.md]
         [--minimalloc PROGRAM] [--quantised FOLDER] [--tflite FOLDER]
 
-PARTS: fuse, plan, problems, ranges, quantised, queries, micro, fit. Each peer is installed once, in an environment of its own (by default
+PARTS: fuse, plan, problems, ranges, quantised, queries, micro. Each peer is installed once, in an environment of its own (by default
 in onnxtile-peers in the folder of temporary files). The rows of each part are a file of the folder of --rows; rows that are there are not
 measured again. So a run that was ended goes on, and two runs may measure two parts at once. With --models N, only the first N models of
 each part are measured, with PART=N of that part. A part without rows keeps its section of the page.

@@ -27,9 +27,8 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.query.graph import Surroundings, Vertex, identify, is_constant
-from onnxtile.query.language import parse
+from onnxtile.query.language import Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence, parse
 from onnxtile.query.match import Match, Matcher, compiled
-from onnxtile.query.syntax import Alternative, Clause, Edge, Node, Parallel, QueryBlock, Sequence
 from onnxtile.system.errors import QueryError
 from tests.bench.choices import written_out
 from tests.bench.neighbourhoods import Neighbourhoods

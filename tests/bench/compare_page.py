@@ -267,31 +267,6 @@ def _micro_page(rows: Mapping[str, Row]) -> Iterator[str]:
             yield line(*cells[:2], _bold(["", cells[2]], numbers)[1], *cells[3:])
 
 
-def _fit_page(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield (
-        "`onnxtile fit MODEL --budget BUDGET`, with `--capacity` where the name has bytes and `--capacity smallest` else. Both models"
-        " run and are compared, and the result runs inside its arena. Bytes are"
-        " of activations without the input of the model, at an alignment of 64. No peer of this page rewrites an ONNX model for a"
-        " memory. Published arenas are of the same network in int8, with the extra multiply-accumulates that the paper names."
-        " The papers are MCUNetV2 (arXiv:2110.15352) and msf-CNN. They count by their own rules, and were not measured here."
-        " The weights of these networks are random here. Seconds are processor time of one run.\n"
-    )
-    columns = ("arena before", "arena", "extra MACs", "nodes", "s", "published", "extra MACs there")
-    yield head("model", "budget", *columns, "by", words=2)
-    for name, row in rows.items():
-        told = row.get("published")
-        theirs = [f"{told['arena']:,}", f"{told['extra']:g}%", told["tool"]] if told else ["", "", ""]
-        if "failed" in row:
-            published = [f"**{theirs[0]}**" if told else "", *theirs[1:]]
-            yield line(name, row["budget"], row["failed"], "", "", "", "", *published)
-            continue
-        assert row["equal"], f"the result of fit differs on {name}"
-        numbers = [row["after"], told["arena"] if told else None]
-        arenas = _bold([f"{row['after']:,}", theirs[0]], numbers)
-        own = [f"{row['before']:,}", arenas[0], f"{row['extra']:.1f}%", f"{row['nodes']:,}", f"{row['seconds']:.0f}"]
-        yield line(name, row["budget"], *own, arenas[1], *theirs[1:])
-
-
 PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = {
     "fuse": ("Coverage, results and price of rewriting", _fuse_page),
     "plan": ("Arenas and price of planning", _plan_page),
@@ -300,7 +275,6 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Row]], Iterator[str]]]] = 
     "quantised": ("Quantised models", _quantised_page),
     "queries": ("Queries, beside Aidge", _queries_page),
     "micro": ("TensorFlow Lite Micro's planner", _micro_page),
-    "fit": ("Arenas of fit", _fit_page),
 }
 
 

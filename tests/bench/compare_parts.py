@@ -12,7 +12,6 @@ from pathlib import Path
 from tests.bench.commands import Measure, Row, Run, ran, spread
 from tests.bench.compare_aidge import MODELS as AIDGE_MODELS
 from tests.bench.compare_arenas import plan, problems, ranges
-from tests.bench.compare_fit import fit
 from tests.bench.compare_rewriting import fuse
 from tests.bench.quantised_models import OCR
 
@@ -67,5 +66,4 @@ PARTS: Mapping[str, Callable[[Run], Iterator[tuple[str, Measure]]]] = {
     "quantised": quantised,
     "queries": queries,
     "micro": micro,
-    "fit": fit,
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 from models.make_quantised import quantise
-from tests.bench.export_nets import declare_detection
+from tests.bench.export_nets import export, of_timm, with_torchvision
 from tests.bench.firmware_models import MODELS
 
 FORM = "qdq-per-channel"
@@ -39,28 +38,26 @@ _UNQUANTISED = {"deit_tiny_patch16_224", "mobilevit_xxs", "lstm", "gru", "silero
 
 def main() -> None:
     """Write every net."""
-    warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
+    with_torchvision(folder)
     for maker in MODELS.values():
         path = folder / f"{maker.__name__}.onnx"
         model = None if path.exists() else maker()
         if model is not None:
             onnx.save(model, path)
         _quantised(path)
-    for name, net, sizes in (*small_nets(), *_timm_nets()):
+    nets = {name: partial(_small, net, sizes) for name, net, sizes in small_nets()}
+    nets |= {name: partial(of_timm, name, size) for name, size in TIMM.items()}
+    for name, make in nets.items():
         path = folder / f"{name}.onnx"
         if not path.exists():
-            _export(net(), path, sizes)
+            export(*make(), path)
         _quantised(path)
 
 
-def _export(net: Any, path: Path, sizes: tuple[int, ...]) -> None:
-    half = path.with_suffix(".part")
-    torch.onnx.export(net.eval(), (torch.zeros(sizes),), str(half), opset_version=17, dynamo=False)
-    half.replace(path)
-    print(path.name, flush=True)
+def _small(net: Callable[[], Any], sizes: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:
+    return net(), (torch.zeros(sizes),)
 
 
 def _quantised(path: Path) -> None:
@@ -68,15 +65,6 @@ def _quantised(path: Path) -> None:
     if path.exists() and path.stem not in _UNQUANTISED and not target.exists():
         quantise(path, FORM, target)
         print(target.name, flush=True)
-
-
-def _timm_nets() -> Iterator[tuple[str, Callable[[], Any], tuple[int, ...]]]:
-    held = declare_detection()
-    import timm
-
-    for name, size in TIMM.items():
-        yield name, partial(timm.create_model, name, pretrained=False, exportable=True), (1, 3, size, size)
-    del held
 
 
 def small_nets() -> Iterator[tuple[str, Callable[[], Any], tuple[int, ...]]]:

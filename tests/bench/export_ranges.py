@@ -1,6 +1,6 @@
 """Exports nets with open dimensions, with random weights, to a folder: the models of the table "random-ranges" of tests.bench.measure.
 
-    PYTHON tests/bench/export_ranges.py FOLDER
+    PYTHON -m tests.bench.export_ranges FOLDER
 
 PYTHON is one with `pip install torch transformers onnx onnxscript`; it needs no onnxtile. The decoders have two layers of 64 channels and a
 cache, and are exported by dynamo with open batch, number of new tokens and length of the cache. Files that are there are kept.
@@ -9,12 +9,13 @@ cache, and are exported by dynamo with open batch, number of new tokens and leng
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from tests.bench.export_nets import with_torchvision
 
 _Made: TypeAlias = tuple[Any, tuple[Any, ...], tuple[Any, ...], dict[tuple[str, int], str]]
 """A net, what it is fed, its open dimensions as torch wants them, and their names by input and axis."""
@@ -46,14 +47,8 @@ EAGER = frozenset({"bloom", "gptj"})
 
 def main() -> None:
     """Export every net."""
-    warnings.filterwarnings("ignore")
-    torch, folder = import_module("torch"), Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    # A torchvision without its compiled operators, as beside a torch for the CPU, wants these to be declared.
-    declared = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    folder = Path(sys.argv[1])
+    with_torchvision(folder)
     makers: dict[str, Callable[[], _Made]] = {"t5": _t5, "gru": _recurrent}
     makers |= {name: partial(_decoder, name) for name in DECODERS}
     for name, make in makers.items():

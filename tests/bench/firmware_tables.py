@@ -19,6 +19,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,8 +72,13 @@ def subject(name: str, form: str, folder: Path) -> Subject:
             onnx.save(integer_ports(onnx.load(file)), file)
         else:
             shutil.copy(plain, file)
+    return replace(of_file(file), name=name, form=form)
+
+
+def of_file(file: Path) -> Subject:
+    """Return the model of a file, with random inputs."""
     inputs = _inputs(_session(file))
-    return Subject(name, form, file, inputs, _outputs(file, inputs))
+    return Subject(file.stem, "", file, inputs, _outputs(file, inputs))
 
 
 def _session(file: Path) -> onnxruntime.InferenceSession:
@@ -147,19 +153,34 @@ class Row:
     arena: int | None = None
 
 
+_COMMAND = (sys.executable, "-m", "onnxtile")
+_PLACED = ("--io", "overwrite", "--state", "found", "--alignment", "16")
+
+
 def ours(given: Subject, folder: Path, asked: int | None, extra: str = "0%") -> Row:
     """Return the row of onnxtile: fitted into `asked` bytes where these are given, then planned and written."""
-    file, options = given.file, ["--io", "overwrite", "--state", "found", "--alignment", "16"]
-    command = [sys.executable, "-m", "onnxtile"]
+    file = given.file
     if asked is not None:
-        fitted = folder / "fitted.onnx"
+        file = folder / "fitted.onnx"
         budget = ["--capacity", str(asked), "--budget", extra]
-        _run([*command, "fit", str(file), *budget, "-o", str(fitted), "--no-verify", "-q"])  # the run below compares
-        file = fitted
+        # The run below compares.
+        _run([*_COMMAND, "fit", str(given.file), *budget, "-o", str(file), "--no-verify", "-q"])
+    program, plan = program_of(given, folder, ("plan", file, *_PLACED, "-o", folder / "planned.onnx"))
+    figures, output = measured(program, given.inputs, folder)
+    equal = compared(given, output, program.outputs)
+    if "step" in equal:  # the floats between quantised tensors round otherwise than operators on integers
+        integers = folder / "integers.onnx"
+        _run([*_COMMAND, "fuse", str(given.file), "--lower", "ort", "-o", str(integers), "--no-verify", "-q"])
+        by_integers = compared(replace(given, outputs=_outputs(integers, given.inputs)), output, program.outputs)
+        equal = f"{by_integers} by integers, {equal} by floats"
+    row = Row(given.name, given.form, "onnxtile", figures, equal)
+    return replace(row, asked=asked, arena=sum(arena["size"] for arena in plan["arenas"]))
+
+
+def program_of(given: Subject, folder: Path, words: Sequence[object]) -> tuple[Program, dict[str, Any]]:
+    """Return the program in C that a command writes, with the inputs and outputs of `given`, and what it reports. Raises CannotRun."""
     told = folder / "told.json"
-    _run([*command, "plan", str(file), *options, "--emit", str(folder / "net.c"), "-o", str(folder / "planned.onnx"),
-          "--force", "--json", str(told), "-q"])  # fmt: skip
-    plan = json.loads(told.read_text())
+    _run([*_COMMAND, *map(str, words), "--emit", str(folder / "net.c"), "--force", "--json", str(told), "-q"])
     header = (folder / "net.h").read_text()
     signature = re.search(r"^void net_run\((.*)\);", header, re.MULTILINE)
     assert signature is not None
@@ -174,15 +195,7 @@ def ours(given: Subject, folder: Path, asked: int | None, extra: str = "0%") -> 
     assert len(taken) == arguments.count("(const void *)"), signature[1]
     program = Program([folder / "net.c"], [], f"net_run({arguments});", inputs, outputs, '#include "net.h"\n',
                       "net_reset();" if reset else "")  # fmt: skip
-    figures, output = measured(program, given.inputs, folder)
-    equal = compared(given, output, outputs)
-    if "step" in equal:  # the floats between quantised tensors round otherwise than operators on integers
-        integers = folder / "integers.onnx"
-        _run([*command, "fuse", str(given.file), "--lower", "ort", "-o", str(integers), "--no-verify", "-q"])
-        by_integers = compared(replace(given, outputs=_outputs(integers, given.inputs)), output, outputs)
-        equal = f"{by_integers} by integers, {equal} by floats"
-    row = Row(given.name, given.form, "onnxtile", figures, equal)
-    return replace(row, asked=asked, arena=sum(arena["size"] for arena in plan["arenas"]))
+    return program, json.loads(told.read_text())
 
 
 def _own_port(port: Port, header: str, kind: str) -> Port:

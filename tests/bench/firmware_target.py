@@ -1,4 +1,4 @@
-"""Runs a program in C once on an emulated Cortex-M7, and measures it: flash, RAM and instructions.
+"""Runs a program in C on an emulated Cortex-M7, and measures it: flash, RAM and instructions; or on this machine, and measures its time.
 
 Flash and static memory are those of the model's own object files, by the compiler's `size`. The stack is painted before the run, so that
 its deepest use is seen, functions of the C library included. Allocations are counted at malloc and free. Instructions are those that QEMU
@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,36 @@ int main(void) {
 }
 """
 
+_TIMED = """\
+#define _POSIX_C_SOURCE 199309L
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+%(declared)s
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &at);
+    return (double)at.tv_sec * 1e3 + (double)at.tv_nsec * 1e-6;
+}
+int main(void) {
+    FILE *in = fopen("input.bin", "rb");
+    double best = 1e30, total = 0;
+    if (!in) return 2;
+    %(prepare)s
+    do {
+        rewind(in);
+%(reads)s
+        const double start = now();
+        %(run)s
+        const double taken = now() - start;
+        if (taken < best) best = taken;
+        total += taken;
+    } while (total < 100);
+    printf("%%.6f\\n", best);
+    return 0;
+}
+"""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -169,8 +200,7 @@ def measured(program: Program, inputs: Mapping[str, np.ndarray], folder: Path) -
     flash, static = (sum(column) for column in zip(*map(_sizes, objects), strict=True))
     given = [port for port in (*program.inputs, *program.outputs) if port.address is None]
     buffers = sum(port.size for port in given)
-    (folder / "main.c").write_text(_main(program), "utf-8")
-    (folder / "input.bin").write_bytes(b"".join(inputs[port.name].tobytes() for port in program.inputs))
+    _write_main(_MAIN, program, inputs, folder)
     main = [str(folder / "main.c"), str(_BOARD / "start.c")]
     linker = _BOARD / ("mps2-an500.ld" if flash < _FLASH else "mps2-an500-psram.ld")
     elf = folder / "program.elf"
@@ -181,6 +211,28 @@ def measured(program: Program, inputs: Mapping[str, np.ndarray], folder: Path) -
     if stack >= _PAINTED:
         raise CannotRun(f"its stack is deeper than {_PAINTED:,} bytes")
     return Figures(flash, static, buffers, heap, stack, ticks * 40), (folder / "output.bin").read_bytes()
+
+
+_TURNS = 25
+
+
+def milliseconds(programs: Sequence[tuple[Program, Path]], inputs: Mapping[str, np.ndarray]) -> list[float]:
+    """Return the processor time of the quickest run of each program on this machine; they run in turns, each in its folder."""
+    for program, folder in programs:
+        _write_main(_TIMED, program, inputs, folder)
+        sources = [str(folder / "main.c"), *map(str, program.sources)]
+        _done(["gcc", "-O2", "-w", *program.options, *sources, "-lm", "-o", "program"], folder, "it does not compile")
+    best = [inf] * len(programs)
+    for _ in range(_TURNS):
+        for number, (_, folder) in enumerate(programs):
+            best[number] = min(best[number], float(_done(["./program"], folder, "it does not run")))
+    return best
+
+
+def _write_main(template: str, program: Program, inputs: Mapping[str, np.ndarray], folder: Path) -> None:
+    """Write the program around a model, and the file of its inputs."""
+    (folder / "main.c").write_text(_main(template, program), "utf-8")
+    (folder / "input.bin").write_bytes(b"".join(inputs[port.name].tobytes() for port in program.inputs))
 
 
 def _object(source: Path, options: Sequence[str], folder: Path) -> Path:
@@ -200,7 +252,7 @@ def _sizes(made: Path) -> tuple[int, int]:
     return flash, sum(size for name, size in found if name.startswith((".data", ".bss")))
 
 
-def _main(program: Program) -> str:
+def _main(template: str, program: Program) -> str:
     declared, addresses = [program.declared], dict[str, str]()
     for port in (*program.inputs, *program.outputs):
         addresses[port.name] = port.address or f"port_{len(addresses)}"
@@ -213,10 +265,14 @@ def _main(program: Program) -> str:
     writes = [f"    fwrite((void *)({addresses[port.name]}), 1, {port.size}, out);" for port in program.outputs]
     parts = {"declared": declared, "reads": reads, "writes": writes}
     texts = {name: "\n".join(lines) for name, lines in parts.items()}
-    return _MAIN % {**texts, "painted": _PAINTED, "run": program.run.format(**addresses), "prepare": program.prepare}
+    run = program.run
+    for name, address in addresses.items():  # a name may have dots, which str.format reads
+        run = run.replace(f"{{{name}}}", address)
+    return template % {**texts, "painted": _PAINTED, "run": run, "prepare": program.prepare}
 
 
-def _done(command: Sequence[str], folder: Path, reason: str) -> None:
+def _done(command: Sequence[str], folder: Path, reason: str) -> str:
+    """Run a command in a folder, and return what it prints. Raises CannotRun."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
@@ -225,3 +281,4 @@ def _done(command: Sequence[str], folder: Path, reason: str) -> None:
         lines = [line for line in done.stderr.splitlines() if "error" in line or "overflowed" in line]
         last = {4: "a fault", 5: "no memory for malloc"}.get(done.returncode, f"it ended with {done.returncode}")
         raise CannotRun(f"{reason}: {lines[0] if lines else last}")
+    return done.stdout

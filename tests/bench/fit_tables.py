@@ -1,189 +1,299 @@
-"""The table of fit: what a net takes when it is to fit a memory, by the estimate of a target and measured in onnxruntime.
+"""The tables of docs/fit.md: what nets take when they are to fit a memory, and what that costs.
 
-    python -m tests.bench.measure fit MODEL ... [--within CAPACITY,BUDGET ...] [--io PLACE ...] [--limit SECONDS]
-    python -m tests.bench.measure monotone MODEL ...
+    python -m tests.bench.measure fit MODEL ... --rows FILE [--within CAPACITY,BUDGET ...] [--io PLACE ...] [--limit SECONDS] [--docs]
+    python -m tests.bench.measure fit-c MODEL ... --rows FILE [--on PLACE] [--docs]
+    python -m tests.bench.measure fit-costs|fit-published --rows FILE [--docs]
 
-CAPACITY is a number of bytes, "half" or "quarter" of the arena of the model as it is, or "smallest"; BUDGET is that of `--budget`.
-`export_edge_nets.py` writes the nets of the table in docs/fit.md.
+Each row is a line of JSON in FILE, written when it is measured; a row that is there is not measured again. So a run that was ended goes on,
+and the tables show what there is. CAPACITY is a number of bytes, "half" or "quarter" of the arena of the model as it is, or "smallest";
+BUDGET is that of `--budget`. `export_edge_nets.py` writes the nets.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
-from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, search_within
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
-from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.fit import read_subject, unblocked_subject
-from tests.bench.commands import OWN, ran
+from onnxtile.shapes.resolve import resolve
+from tests.bench import firmware_tables, firmware_target
+from tests.bench.commands import OWN, ROOT, Ran, Row, ran, size_of
+from tests.bench.growth_tables import seconds_in_turn
+from tests.bench.peers import own_version
 from tests.bench.subjects import Subject
 from tests.bench.tables import Rows, Table
 
-WITHIN = ("half,10%", "quarter,25%", "smallest,0%", "smallest,10%", "smallest,25%")
-TARGET = "cortex-m7"
+WITHIN = ("half,25%", "quarter,25%", "smallest,0%", "smallest,10%", "smallest,25%")
+PLACES = {"outputs": "outside", "inside": "inside"}
+"""Where the inputs are, as `--io` says it and as the tables do."""
 _PARTS = {"half": 2, "quarter": 4}
-_TURNS = 5
-"""Runs of each model in turn; the quickest counts."""
+_HOST, _BOARD = "x86-64-c", "cortex-m7"
+"""The targets of this machine, and of the emulated board, whose programs are measured."""
+_TURNS = 7
+"""Runs of each model in onnxruntime."""
+
+PUBLISHED = {
+    ("mobilenet_100_224_int8", "163840,10%"): ("MCUNetV2, arXiv:2110.15352", 172_000, "10%"),
+    ("mobilenet_035_144_int8", "49152,1.9%"): ("msf-CNN", 83_133, "1.9%"),
+    ("mobilenet_035_144_int8", "25800,26%"): ("msf-CNN", 25_803, "26%"),
+    ("mobilenet_035_144_int8", "15199,39%"): ("msf-CNN", 15_199, "39%"),
+}
+"""By net and CAPACITY,BUDGET: who published an arena in bytes of int8, and its extra multiply-accumulates."""
 
 
 def fit(given: Namespace) -> Rows:
-    """Yield a row for each model, place of its inputs, and CAPACITY,BUDGET of --within.
+    """Measure what is not in the file of rows, and yield the arenas of each net: of --within for each place of --io.
 
-    Every result is run beside the original and inside its arena. "Time" is over that of the whole model: estimated for the target, and in
-    onnxruntime with one thread. Seconds are of the processor, for the whole command.
+    Every result is run beside the original and inside its arena. A row is ended after --limit seconds of the processor.
     """
+    rows = _kept(given.rows)
     with tempfile.TemporaryDirectory() as folder:
         for subject in given.models:
             for place in given.io:
-                before: int | None = None
                 for within in given.within or WITHIN:
-                    capacity, _, budget = within.rpartition(",")
-                    row = _fitted(subject, place, capacity, budget, before, Path(folder), given.limit)
-                    before = row.get("before") or before
-                    yield subject.name, place, before or "", capacity or "smallest", budget, *row["cells"]
+                    key = (subject.name, place, within)
+                    if key not in rows:
+                        before = _before(rows, subject.name, place)
+                        rows[key] = _fitted(subject, place, within, before, Path(folder), given.limit)
+                        _keep(given.rows, key, rows[key])
+    for model, place in dict.fromkeys((model, place) for model, place, _ in rows if place in PLACES):
+        if any((model, place, within) not in rows for within in given.within or WITHIN):
+            continue  # not all of its rows are measured yet
+        arenas = (_arena(rows.get((model, place, within), {})) for within in WITHIN)
+        yield model, PLACES[place], _before(rows, model, place) or "", *arenas
 
 
-def _fitted(
-    subject: Subject, place: str, capacity: str, budget: str, before: int | None, folder: Path, limit: int
-) -> dict[str, Any]:
-    """Return the arena of the model as it is, `before`, and the cells of what one command does."""
+def _before(rows: Mapping[tuple[str, str, str], Row], model: str, place: str) -> int | None:
+    """Return the arena of a model as it is, where a row has it."""
+    return next((row["before"] for key, row in rows.items() if key[:2] == (model, place) and "before" in row), None)
+
+
+def _arena(row: Row) -> object:
+    """Return the arena of a row; in brackets the smallest that was reached where it does not fit."""
+    return f"({row['reached']:,})" if "reached" in row else row.get("failed", row.get("arena", ""))
+
+
+def fit_costs(given: Namespace) -> Rows:
+    """Yield what each net costs within a part of its arena, with its inputs outside."""
+    for (model, place, within), row in _kept(given.rows).items():
+        capacity = within.partition(",")[0]
+        if place == "outputs" and capacity in _PARTS and "arena" in row:
+            extra = f"{100 * (row['macs'] / row['macs before'] - 1):+.1f}%" if row["macs before"] else ""
+            costs = (
+                row[name] for name in ("nodes", "kernels", "copied", "estimated", "onnxruntime", "equal", "seconds")
+            )
+            yield model, capacity, row["arena"], extra, *costs
+
+
+def fit_published(given: Namespace) -> Rows:
+    """Yield published arenas of int8 networks, and those of the same networks here; a published one that is smaller is bold."""
+    rows = _kept(given.rows)
+    for (model, within), (tool, arena, extra) in PUBLISHED.items():
+        if (model, "outputs", within) not in rows:
+            continue
+        row = rows[model, "outputs", within]
+        own = f"{100 * (row['macs'] / row['macs before'] - 1):.1f}%" if "macs" in row else ""
+        there = f"**{arena:,}**" if arena < (row.get("arena") or row.get("reached") or 0) else arena
+        yield model, tool, there, extra, within.partition(",")[2], _arena(row), own, row.get("nodes", "")
+
+
+def _kept(file: Path) -> dict[tuple[str, str, str], Row]:
+    """Return the rows of a file by model, place of the inputs or of the program, and CAPACITY,BUDGET."""
+    lines = map(json.loads, file.read_text("utf-8").splitlines()) if file.exists() else ()
+    return {(row["model"], row["place"], row["within"]): row for row in lines}
+
+
+def _keep(file: Path, key: tuple[str, str, str], row: Row) -> None:
+    told = dict(zip(("model", "place", "within"), key, strict=True)) | row | {"onnxtile": own_version()}
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(told) + "\n")
+
+
+def _fitted(subject: Subject, place: str, within: str, before: int | None, folder: Path, limit: int) -> Row:
+    """Return the row of one command; `before` is the arena of the model as it is, where that is known."""
+    capacity, _, budget = within.rpartition(",")
     if capacity in _PARTS:
-        before = before or _arena(subject, place, folder)
+        before = before or _size_before(subject, place, folder)
         capacity = str(before // _PARTS[capacity])
-    asked = ["--capacity", capacity or "smallest"]
-    result, report = folder / "fitted.onnx", folder / "fitted.json"
-    result.unlink(missing_ok=True)
-    words = (*asked, "--budget", budget, "--io", place, "--target", TARGET, *subject.options)
-    try:
-        done = ran([sys.executable, *OWN, "fit", subject.path, *words, "-q", "--json", report, "-o", result], limit)
-    except subprocess.TimeoutExpired:
-        return {"before": before, "cells": (f"not done in {limit} s",)}
-    if not report.exists() or done.code:
-        told = json.loads(report.read_text()) if report.exists() else None
-        reached = done.reason if told is None else f"not reached: {told['after']['arena']:,}"
-        report.unlink(missing_ok=True)
-        return {"before": before, "cells": (reached, *[""] * 5, done.seconds)}
-    found = json.loads(report.read_text())
-    report.unlink()
-    old, new = found["before"], found["after"]
-    times = new["seconds"] / old["seconds"], _measured(subject, result)
-    extra = f"{100 * (new['macs'] / old['macs'] - 1):+.1f}%" if old["macs"] else ""
+    result = folder / "fitted.onnx"
+    words = ("--capacity", capacity, "--budget", budget, "--io", place, "--target", _BOARD)
+    done, report = _told(subject, folder, words, limit)
+    if report is None:
+        return {"failed": f"over {limit} s" if done.code < 0 else done.reason, "seconds": done.seconds}
+    old, new = report["before"], report["after"]
+    if done.code:
+        return {"before": old["arena"], "reached": new["arena"], "seconds": done.seconds}
     return {
         "before": old["arena"],
-        "cells": (new["arena"], extra, new["nodes"], new["copied"], *times, done.seconds),
+        "arena": new["arena"],
+        "macs before": old["macs"],
+        "macs": new["macs"],
+        "nodes": new["nodes"],
+        "kernels": distinct_kernels(result),
+        "copied": new["copied"],
+        "estimated": new["seconds"] / old["seconds"],
+        "onnxruntime": _measured(subject, result),
+        "equal": report["verdict"]["equal"],
+        "seconds": done.seconds,
     }
 
 
-def _arena(subject: Subject, place: str, folder: Path) -> int:
-    """Return the arena in bytes of the model as it is."""
-    report = folder / "whole.json"
-    words = ("--capacity", str(2**40), "--io", place, "--dry-run", "--no-verify", "-q", "--json", report)
-    done = ran([sys.executable, *OWN, "fit", subject.path, *words, *subject.options])
-    if done.code:
+def _told(subject: Subject, folder: Path, words: Iterable[object], limit: int = 0) -> tuple[Ran, Row | None]:
+    """Fit a model into a file of the folder. Return how that ended, and the report; None where there is none."""
+    report = folder / "fitted.json"
+    report.unlink(missing_ok=True)
+    files = ("-q", "--force", "--json", report, "-o", folder / "fitted.onnx")
+    command = (sys.executable, *OWN, "fit", subject.path, *words, *files, *subject.options)
+    done = ran(("sh", "-c", 'ulimit -t "$0"; exec "$@"', limit or "unlimited", *command))
+    return done, json.loads(report.read_text()) if report.exists() and report.stat().st_size else None
+
+
+def _size_before(subject: Subject, place: str, folder: Path) -> int:
+    """Return the arena in bytes of the model as it is. Raises SystemExit where it is not planned."""
+    done, report = _told(subject, folder, ("--capacity", 2**40, "--io", place, "--dry-run", "--no-verify"))
+    if report is None:
         raise SystemExit(f"{subject.path}: {done.reason}")
-    arena: int = json.loads(report.read_text())["before"]["arena"]
-    return arena
+    size: int = report["before"]["arena"]
+    return size
+
+
+def distinct_kernels(path: Path) -> int:
+    """Return how many nodes of a model differ in their operator, their attributes, or the sizes of their operands and results."""
+    model = load(path)
+    shapes = resolve(model)
+    return len(
+        {
+            (
+                node.op_identifier(),
+                tuple(sorted((name, str(value.value)) for name, value in node.attributes.items())),
+                tuple(
+                    None if value is None else tuple(shapes.sizes(value) or ())
+                    for value in (*node.inputs, *node.outputs)
+                ),
+            )
+            for node in model.graph
+        }
+    )
 
 
 def _measured(subject: Subject, result: Path) -> float:
-    """Return the time of `result` over that of the model, in onnxruntime with one thread; NaN where `result` was not written."""
-    if not result.exists():
-        return float("nan")
+    """Return the time of the quickest run of `result` over that of the model, in onnxruntime with one thread."""
     # The sizes of the result are bound.
     feeds = sample_feeds(load(result), lambda value: None if value.shape is None else value.shape.numpy())
-    sessions = [_session(path) for path in (subject.path, result)]
-    best = [float("inf")] * 2
-    for _ in range(_TURNS):
-        for number, session in enumerate(sessions):
-            start = time.perf_counter()
-            session.run(None, feeds)
-            best[number] = min(best[number], time.perf_counter() - start)
-    return best[1] / best[0]
+    whole, fitted = seconds_in_turn([path.read_bytes() for path in (subject.path, result)], feeds, _TURNS)
+    return min(fitted) / min(whole)
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+# Programs in C, of a model as it is and of the model that fits half of its arena.
 
 
-_SHARES = (0.8, 0.65, 0.55, 0.5, 0.46, 0.42, 0.38, 0.34, 0.3, 0.25, 0.21, 0.17)
-"""Capacities as shares of the arena of the model as it is."""
-_BUDGETS = (0.0, 0.05, 0.25)
-_SLIGHT = 1.01
+def fit_c(given: Namespace) -> Rows:
+    """Measure what is not in the file of rows, and yield the time of programs in C that fit half, estimated and measured.
 
-
-@dataclass(frozen=True)
-class _Point:
-    """The schedule that one search finds within a share of the arena and a budget, by its time over that of the model; None for none."""
-
-    share: float
-    budget: float
-    time: float | None
-
-    def is_worse(self, other: _Point, factor: float = 1.0) -> bool:
-        """Return whether the schedule of `other`, with no more bytes and no larger budget, takes less time by a factor, or only it fits."""
-        has_more = self.share >= other.share and self.budget >= other.budget
-        return has_more and other.time is not None and (self.time is None or self.time > factor * other.time)
-
-
-def monotone(given: Namespace) -> Rows:
-    """Yield a row for each model: searches within twelve capacities and three budgets, and how many a search within less of both beats.
-
-    Each begins anew, on the model after the rewrites that let more of it be cut. Nothing is placed, written or planned.
+    On this machine the time is that of the processor, the least of runs in turn; on the emulated board it is a number of instructions.
     """
-    for subject in given.models:
-        options = FitOptions(subject.path, capacity=1, verify=False, budget=f"{100 * _BUDGETS[-1]}%")
-        about = unblocked_subject(read_subject(options))
-        network, started = about.regions.network, time.process_time()
-        points: list[_Point] = []
-        for share, budget in product(_SHARES, _BUDGETS):
-            wanted = FitTarget(int(share * about.before.arena), budget, prices=about.prices)
-            found = search_within(Regions(network, about.regions.groups), wanted)
-            points.append(_Point(share, budget, None if found is None else about.estimate(found) / about.seconds))
-        beaten = {factor: sum(any(p.is_worse(o, factor) for o in points) for p in points) for factor in (1.0, _SLIGHT)}
-        times = [point.time for point in points if point.time is not None]
-        unfit = sum(point.time is None and any(map(point.is_worse, points)) for point in points)
-        yield (
-            *(subject.name, len(points), len(times), unfit, beaten[1.0] - unfit, beaten[_SLIGHT] - unfit),
-            *(sum(times) / max(len(times), 1), time.process_time() - started),
-        )
+    rows = _kept(given.rows)
+    with tempfile.TemporaryDirectory() as folder:
+        for subject in given.models:
+            key = (subject.name, given.on, "c")
+            if key not in rows:
+                rows[key] = _c_row(subject, given.on, Path(folder))
+                _keep(given.rows, key, rows[key])
+    for (model, place, within), row in rows.items():
+        if within == "c" and place in (_HOST, _BOARD):
+            yield (
+                model,
+                place,
+                *(row.get(name, row.get("failed", "")) for name in ("arena", "whole", "estimated", "measured")),
+            )
 
 
+def _c_row(subject: Subject, target: str, folder: Path) -> Row:
+    """Return the time of a program that fits half over that of the whole: by the speeds of `target`, and measured there."""
+    given = firmware_tables.of_file(subject.path)
+    places = [folder / name for name in ("whole", "half")]
+    for place in places:
+        place.mkdir(exist_ok=True)
+    written = (
+        "--no-verify",
+        "-o",
+        folder / "written.onnx",
+    )  # the programs run beside onnxruntime when they are written
+    try:
+        whole, plan = firmware_tables.program_of(given, places[0], ("plan", subject.path, *written))
+        asked = ("--capacity", size_of(plan) // 2, "--budget", "25%", "--target", target)
+        half, report = firmware_tables.program_of(given, places[1], ("fit", subject.path, *asked, *written))
+        speeds = _speeds(list(zip((whole, half), places, strict=True)), given.inputs, target)
+    except firmware_target.CannotRun as error:
+        return {"failed": str(error)[:100]}
+    estimated = report["after"]["seconds"] / report["before"]["seconds"]
+    return {
+        "arena": report["after"]["arena"],
+        "whole": speeds[0],
+        "estimated": estimated,
+        "measured": speeds[1] / speeds[0],
+    }
+
+
+def _speeds(
+    programs: Sequence[tuple[firmware_target.Program, Path]], inputs: Mapping[str, Any], target: str
+) -> list[float]:
+    """Return the milliseconds of a run of each program here, or its instructions in millions on the board."""
+    if target == _HOST:
+        return firmware_target.milliseconds(programs, inputs)
+    figures = [firmware_target.measured(program, inputs, folder)[0] for program, folder in programs]
+    return [(found.instructions or 0) / 1e6 for found in figures]
+
+
+_ROWS = {"--rows": {"type": Path, "required": True, "metavar": "FILE", "help": "of rows, one a line"}}
+_PAGE = ROOT / "docs" / "fit.md"
 TABLES = {
-    "monotone": Table(
-        "searches of fit that one within a smaller capacity and budget beats",
-        (
-            *("model", "searches", "that fit", "only less fits", "less is quicker", "by over 1%"),
-            *("mean time, estimated", "seconds"),
-        ),
-        monotone,
-    ),
     "fit": Table(
         "arenas of fit, within a capacity and a budget of further multiply-accumulates",
-        (
-            *("model", "inputs", "arena before", "capacity", "budget", "arena", "extra MACs", "nodes", "copied bytes"),
-            *("time, estimated", "time, onnxruntime", "seconds"),
-        ),
+        ("net", "inputs", "as it is", "half", "a quarter", "smallest, 0%", "10%", "25%"),
         fit,
         words=2,
+        page=_PAGE,
         options={
+            **_ROWS,
             "--within": {"action": "append", "default": [], "metavar": "CAPACITY,BUDGET"},
-            "--io": {"nargs": "+", "default": ["outputs"], "help": "places of the inputs, as fit takes them"},
-            "--limit": {"type": int, "default": 300, "help": "seconds of one command"},
+            "--io": {"nargs": "+", "default": list(PLACES), "help": "places of the inputs, as fit takes them"},
+            "--limit": {"type": int, "default": 300, "help": "seconds of the processor for one command"},
         },
+    ),
+    "fit-costs": Table(
+        "what nets cost within a half and a quarter of their arena, from the rows of fit",
+        (
+            *("net", "within", "arena", "extra MACs", "nodes", "distinct kernels", "copied bytes", "time, estimated"),
+            *("time, onnxruntime", "equal", "seconds"),
+        ),
+        fit_costs,
+        words=2,
+        models=False,
+        page=_PAGE,
+        options=_ROWS,
+    ),
+    "fit-published": Table(
+        "published arenas of int8 networks, and those of the same networks here, from the rows of fit",
+        ("net", "published by", "arena there", "extra MACs there", "budget", "arena", "extra MACs", "nodes"),
+        fit_published,
+        words=2,
+        models=False,
+        page=_PAGE,
+        options=_ROWS,
+    ),
+    "fit-c": Table(
+        "time of programs in C that fit half of their arena, over that of the whole: estimated and measured",
+        ("net", "on", "arena", "whole: ms, or million instructions", "time, estimated", "time, measured"),
+        fit_c,
+        words=2,
+        page=_PAGE,
+        options={**_ROWS, "--on": {"choices": [_HOST, _BOARD], "default": _HOST, "help": "where the programs run"}},
     ),
 }

@@ -3,7 +3,7 @@
     python -m tests.bench.measure NAME [MODEL.onnx[,INPUT=1x3x224x224][,DIM=8][,INPUT@LOW:HIGH] ...] [--docs] [options of NAME]
 
 Times are processor seconds, user and system, of all threads, children included, so other work on the machine does not lengthen them;
-memory is the largest resident set. With --docs the table replaces that of its name in docs/benchmarks.md.
+memory is the largest resident set. With --docs the table replaces that of its name in its page of docs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.bench import (
     fit_tables,
     growth_tables,
     loop_orders,
+    monotone_tables,
     problem_tables,
     quantised_models,
     runtime_tables,
@@ -28,6 +29,7 @@ MODULES = (
     arena_tables,
     firmware_tables,
     fit_tables,
+    monotone_tables,
     problem_tables,
     loop_orders,
     quantised_models,
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         one = names.add_parser(name, help=table.about, description=table.rows.__doc__)
         if table.models:
             one.add_argument("models", nargs="*", type=Subject.of, metavar="MODEL")
-        one.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
+        one.add_argument("--docs", action="store_true", help=f"write the table into docs/{table.page.name}")
         for option, settings in table.options.items():
             one.add_argument(option, **settings)
     given = parser.parse_args(arguments)

@@ -28,9 +28,10 @@ class Table:
     words: int = 1
     models: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    page: Path = DOCS
 
-    def show(self, given: Namespace, mark: str = "", page: Path = DOCS) -> None:
-        """Print the table row by row; with `mark`, it replaces that of the page between "begin of" and "end of" it."""
+    def show(self, given: Namespace, mark: str = "") -> None:
+        """Print the table row by row; with `mark`, it replaces that of its `page` between "begin of" and "end of" it."""
         columns = self.columns(given) if callable(self.columns) else self.columns
         lines = [head(*columns, words=self.words)]
         print(lines[0], flush=True)
@@ -40,9 +41,9 @@ class Table:
             lines += [] if isinstance(row, str) else [text]
         if mark:
             begin, end = (f"<!-- {word} of the table of {mark} -->\n" for word in ("begin", "end"))
-            before, rest = page.read_text("utf-8").split(begin)
+            before, rest = self.page.read_text("utf-8").split(begin)
             table = "".join(f"{text}\n" for text in lines)
-            page.write_text(f"{before}{begin}{table}{end}{rest.split(end)[1]}", "utf-8")
+            self.page.write_text(f"{before}{begin}{table}{end}{rest.split(end)[1]}", "utf-8")
 
 
 def head(*columns: str, words: int = 1) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from onnxtile.cli.app import build, verbs
-from onnxtile.cli.command import endings
-from onnxtile.declare.option import parameters
+from onnxtile.cli.command import build, endings, verbs
+from onnxtile.declare.verb import parameters
 from onnxtile.verbs.list import KINDS, option_names
 from tests.cli.conftest import Run
 from tests.cli.test_cli import COMMANDS
@@ -174,8 +173,8 @@ def test_each_name_stands_once_and_has_a_summary(run: Run, kind: str) -> None:
 
 def test_the_names_are_those_of_the_plug_ins() -> None:
     from onnxtile.fusion.pattern import select
-    from onnxtile.planning.planner import planners
-    from onnxtile.planning.schedule import orders
+    from onnxtile.planning.orders import orders
+    from onnxtile.planning.planners import planners
     from onnxtile.tiling.limits import figures_of, find, has_limits
 
     assert {choice.name for choice in option_names("planners").names} == planners().keys()

@@ -74,7 +74,7 @@ def test_models_side_by_side_with_one_that_fails(run: Run, folder: Path) -> None
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_says_nothing_is_one_line(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
+    monkeypatch.setattr("onnxtile.pipeline.run._PATIENCE", 0.5)
     (folder / "p.toml").write_text('[[steps]]\ndo = "unfuse"\n')
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))

@@ -14,7 +14,6 @@ import pytest
 from tests.bench import measure
 from tests.bench.commands import costs_in_turn, spread
 from tests.bench.compare import most
-from tests.bench.compare_fit import Published
 from tests.bench.compare_page import BEGIN, END, page, written
 from tests.bench.compare_rewriting import counted
 from tests.bench.tables import DOCS, Table
@@ -99,23 +98,6 @@ def test_a_wrong_result_is_said() -> None:
     assert "Quicker than onnxtile on most models: onnxsim (in 2 of 2)." in text
 
 
-def test_a_published_arena_that_is_smaller_is_bold() -> None:
-    row = {"budget": "10%", "before": 900, "after": 300, "extra": 7.25, "nodes": 12, "equal": True, "seconds": 9.6}
-    rows = {
-        "a": row | {"published": vars(Published("MCUNetV2", 200, 10.0))},
-        "b": row | {"published": vars(Published("msf-CNN", 400, 1.9))},
-        "c": row,
-        "d": {"budget": "10%", "failed": "not done in 900 s"},
-        "e": {"budget": "26%", "failed": "does not fit", "published": vars(Published("msf-CNN", 200, 26.0))},
-    }
-    text = _page("fit", rows)
-    assert "| a | 10% | 900 | 300 | 7.2% | 12 | 10 | **200** | 10% | MCUNetV2 |" in text
-    assert "| b | 10% | 900 | 300 | 7.2% | 12 | 10 | 400 | 1.9% | msf-CNN |" in text
-    assert "| c | 10% | 900 | 300 | 7.2% | 12 | 10 |  |  |  |" in text
-    assert "| d | 10% | not done in 900 s |" in text
-    assert "| e | 26% | does not fit |  |  |  |  | **200** | 26% | msf-CNN |" in text
-
-
 def test_commands_take_turns_and_a_failed_one_is_not_repeated(tmp_path: Path) -> None:
     note = tmp_path / "turns"
 
@@ -165,7 +147,7 @@ def test_operators_in_functions_count_once() -> None:
 
 def test_the_first_models_are_of_many_families() -> None:
     assert spread(["a_1", "a_2", "b_1", "c", "b_2", "a_3"]) == ["a_1", "b_1", "c", "a_2", "b_2", "a_3"]
-    assert (most("", "plan"), most("4", "plan"), most("plan=3,4", "plan"), most("plan=3,4", "fit")) == (None, 4, 3, 4)
+    assert (most("", "plan"), most("4", "plan"), most("plan=3,4", "plan"), most("plan=3,4", "fuse")) == (None, 4, 3, 4)
 
 
 def test_a_table_prints_its_rows_and_replaces_that_of_a_page(
@@ -179,15 +161,18 @@ def test_a_table_prints_its_rows_and_replaces_that_of_a_page(
 
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- begin of the table of t -->\nold\n<!-- end of the table of t -->\nb\n")
-    Table("", ("n", "x"), lambda _: iter([("m", 1_000), ("k", 0.5), "below", ("l", True)])).show(Namespace(), "t", page)
+    rows = [("m", 1_000), ("k", 0.5), "below", ("l", True)]
+    Table("", ("n", "x"), lambda _: iter(rows), page=page).show(Namespace(), "t")
     shown = "| n | x |\n|---|---:|\n| m | 1,000 |\n| k | 0.50 |\n| l | yes |\n"
     assert page.read_text() == f"a\n<!-- begin of the table of t -->\n{shown}<!-- end of the table of t -->\nb\n"
     assert "below" in capsys.readouterr().out
 
 
-def test_each_marked_table_of_the_page_is_one_that_is_measured() -> None:
-    marks = set(re.findall(r"begin of the table of (.+) -->", DOCS.read_text("utf-8")))
-    assert marks and marks <= measure.TABLES.keys()
+def test_each_marked_table_is_one_that_is_measured_for_its_page() -> None:
+    for file in DOCS.parent.glob("*.md"):
+        marks = set(re.findall(r"begin of the table of (.+) -->", file.read_text("utf-8")))
+        assert marks <= {name for name, table in measure.TABLES.items() if table.page == file}, file.name
+        assert marks or file != DOCS
 
 
 def test_the_part_is_replaced_and_the_rest_of_the_page_stays() -> None:

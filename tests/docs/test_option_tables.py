@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.cli.app import verbs
+from onnxtile.cli.command import verbs
 from onnxtile.cli.option_tables import filled
 
 PAGES = sorted((Path(__file__).parent.parent.parent / "docs").glob("*.md"))

@@ -9,9 +9,7 @@ from pathlib import Path
 import markdown  # type: ignore[import-untyped]
 import pytest
 
-from onnxtile.pipeline.budgets import PipelineBudgets
-from onnxtile.pipeline.file import PipelineFile, from_file
-from onnxtile.pipeline.step import verbs
+from onnxtile.pipeline.file import PipelineBudgets, PipelineFile, from_file, verbs
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]

@@ -12,8 +12,7 @@ from onnxtile.verbs.flows.results import PlannedModel
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
-from onnxtile.firmware import in_place
-from onnxtile.firmware.build import HERE, build
+from onnxtile.firmware.build import HERE, build, checked
 from onnxtile.firmware.program import WORKSPACE, CopyCall, CProgram, KernelCall, flat
 from onnxtile.firmware.prove import Tools, compared, output_of, runs_of
 from onnxtile.firmware.steps import program_of
@@ -76,7 +75,7 @@ def test_kernels_that_are_the_same_in_place_stay_there(operator: str) -> None:
         for call in flat(whole.calls)
         if isinstance(call, KernelCall) and call.kernel.op_type == operator
     )
-    assert in_place.checked(whole, tools()) == (whole, {})
+    assert checked(whole, tools()) == (whole, {})
 
 
 @needs_cc
@@ -89,9 +88,7 @@ def test_kernels_in_branches_and_turns_get_copies_too() -> None:
     model = planned((inputs, "turns = Constant <value_int = 2> ()" + body))
     made = build(opened_of(model), model.plan)
     assert made.proof.equal and made.copied == {"Max": 2}
-    copies = [
-        call for call in flat(in_place.checked(program(model), tools()).program.calls) if isinstance(call, CopyCall)
-    ]
+    copies = [call for call in flat(checked(program(model), tools()).program.calls) if isinstance(call, CopyCall)]
     assert sum(copy.target.kind == WORKSPACE and copy.size == 96 for copy in copies) >= 2
 
 
@@ -102,5 +99,5 @@ def test_a_result_in_the_midst_of_an_operand_is_noticed() -> None:
         call for call in flat(whole.calls) if isinstance(call, KernelCall) and call.kernel.op_type == "Softmax"
     )
     moved = replace(kernel, addresses={**kernel.addresses, "o0": kernel.addresses["i0"].at(8)})
-    found = in_place.checked(replace(whole, calls=(moved,), results=()), tools())
+    found = checked(replace(whole, calls=(moved,), results=()), tools())
     assert found.copied == {"Softmax": 1}

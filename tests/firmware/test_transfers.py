@@ -12,8 +12,8 @@ import pytest
 import onnxtile
 from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.build import build
+from onnxtile.firmware.program import Transfer, transfers_of
 from onnxtile.firmware.prove import compiler
-from onnxtile.firmware.transfers import Transfer, transfers_of
 from onnxtile.model.feeds import Wanted
 from onnxtile.system.errors import Mismatch
 from onnxtile.verbs.flows.results import PlannedModel

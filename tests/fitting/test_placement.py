@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnxtile.fitting.placement import placing_problem
 from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.write import placing_problem
 from onnxtile.planning.model_plan import quick_allocation
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject

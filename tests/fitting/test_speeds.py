@@ -6,7 +6,7 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
-from onnxtile.fitting.speeds import TargetSpeeds
+from onnxtile.fitting.strips import TargetSpeeds
 from onnxtile.operators.reads import AxisLink
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import descriptions, figures_of, find, has_limits, ready_made
@@ -38,7 +38,8 @@ def test_prices_are_shares_of_the_time() -> None:
 @pytest.mark.parametrize("name", [name for name in ready_made() if not has_limits(name)])
 def test_every_ready_made_target_has_all_speeds_and_no_limits(name: str) -> None:
     figures = figures_of(name)
-    assert figures.macs_by_type["int8"] == max(figures.macs_by_type.values())
+    # Loops in C by gcc -O2 do not sum products of 8 bits more quickly.
+    assert figures.macs_by_type["int8"] == max(figures.macs_by_type.values()) or name == "x86-64-c"
     assert figures.macs_per_second == min(figures.macs_by_type.values())
     assert figures.copied_per_second and figures.calls_per_second
     with pytest.raises(UsageError, match=f"^the target '{name}' has no limits on a tile") as error:

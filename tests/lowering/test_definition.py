@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxtile.fusion.lower.definition import definition
+from onnxtile.fusion.lower.lowering import definition
 from onnxtile.fusion.lower.terms import Poly, Reader, number, power, product, reduced, same, total, variable
 
 X, SCALE, BIAS = variable(0), variable(1), variable(2)

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from onnxtile import api
-from onnxtile.fusion.edge_rows import EdgeEffect, SiteRuns, edge_rows
+from onnxtile.fusion.site_check import EdgeEffect, SiteRuns, edge_rows
 from onnxtile.model.session import session_of
 from onnxtile.report.tables import for_lowered
 from onnxtile.system.errors import UsageError

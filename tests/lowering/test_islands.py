@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
-from onnxtile.fusion.island_lowerings.elementwise import StoredIsland
+from onnxtile.fusion.island_lowerings import StoredIsland
 from onnxtile.fusion.lower.island_lowering import (
     IslandSite,
     packed_weight,

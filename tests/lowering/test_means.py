@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.fusion.lower.norms import in_means
 from onnxtile.fusion.lower.terms import atom, mean, number, power, product, total, variable
+from onnxtile.fusion.lowerings.norms import in_means
 from onnxtile.verbs.flows.results import FuseResult
 
 END = "e = Add (v, eps) r = Sqrt (e) n = Div (c, r) k = Mul (n, scale) y = Add (k, bias)"

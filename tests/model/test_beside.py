@@ -20,7 +20,6 @@ import pytest
 from onnx import numpy_helper
 
 from onnxtile.model import save as beside
-from onnxtile.model import stream
 from onnxtile.model.load import external_tensors, load
 from onnxtile.model.save import save
 from onnxtile.system import files as weights
@@ -33,7 +32,7 @@ MOVES = ("replace", "rename", "unlink", "chmod")
 @pytest.fixture(autouse=True)
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One file takes 5000 bytes, in place of 2 GiB."""
-    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
+    monkeypatch.setattr(beside, "MOST_BYTES", 5000)
 
 
 def model_of(number: float) -> ir.Model:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from onnxtile import api
-from onnxtile.model import stream
+from onnxtile.model import save as stream
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.system.runtime import Session

@@ -14,9 +14,9 @@ from onnxtile import api
 from onnxtile.fusion.unfuse import unfuse
 from onnxtile.model import keys
 from onnxtile.model.load import load
+from onnxtile.model.topology import clear_plan
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
-from onnxtile.planning.annotate import clear_plan
 from onnxtile.tiling.limits import Limits
 
 MARKS = {keys.ARENA, keys.OFFSET, keys.SIZE, keys.ALIAS_OF, keys.STEP, keys.PLAN}

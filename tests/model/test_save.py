@@ -19,10 +19,8 @@ from onnx import TensorProto, numpy_helper
 
 from onnxtile import api
 from onnxtile.model import save as room
-from onnxtile.model import stream
 from onnxtile.model.load import external_tensors, load
-from onnxtile.model.save import external_folder, raise_ir_version, save, to_bytes
-from onnxtile.model.stream import write_model
+from onnxtile.model.save import external_folder, raise_ir_version, save, to_bytes, write_model
 from onnxtile.system import files as weights
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError
 from onnxtile.system.files import require_writable, write_whole
@@ -262,7 +260,7 @@ def test_what_does_not_fit_into_one_file_goes_beside_it(
 ) -> None:
     model = large(text)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
+    monkeypatch.setattr(room, "MOST_BYTES", 5000)
     with pytest.raises(ModelError, match="2 GiB"):
         to_bytes(model)
     path = tmp_path / "m.onnx"
@@ -275,14 +273,14 @@ def test_what_does_not_fit_into_one_file_goes_beside_it(
     again = load(path)
     value = again.graph.initializers["a"]
     value.const_value = ir.Tensor(np.full(1000, 5, np.float32), name="a")
-    monkeypatch.setattr(stream, "MOST_BYTES", 3000)
+    monkeypatch.setattr(room, "MOST_BYTES", 3000)
     save(again, path, source=path, force=True)
     np.testing.assert_array_equal(run(path), np.full(1000, 12))
     assert [name[:12] for name in listing(tmp_path)] == ["m.onnx", "m.onnx.data", "m.onnx.data."]
 
 
 def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
+    monkeypatch.setattr(room, "MOST_BYTES", 5000)
     seen = []
 
     def refuse(model: ir.Model, file: BinaryIO, **named: str) -> None:
@@ -299,7 +297,7 @@ def test_a_failure_leaves_no_weights_beside(text: Text, tmp_path: Path, monkeypa
 
 def test_zeros_beside_a_model_are_holes(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first weight ends in zeros, the second is zeros alone but for its last element, the third zeros alone."""
-    monkeypatch.setattr(stream, "MOST_BYTES", 5000)
+    monkeypatch.setattr(room, "MOST_BYTES", 5000)
     count = 2**20
     weights = [np.zeros(count, np.float32) for _ in range(3)]
     weights[0][:1000], weights[1][-1] = 2, 3

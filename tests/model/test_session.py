@@ -41,14 +41,14 @@ def product(size: int, op: str = "MatMul", layers: int = 1) -> ir.Model:
 def test_a_large_model_gives_what_a_small_one_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     feeds = {"x": np.ones((1, 4), np.float32)}
     small = session_of(product(4)).run(feeds)["y0"]
-    monkeypatch.setattr(session, "_MOST_FROM_MEMORY", 8)
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert session_of(product(4)).run(feeds)["y0"].tolist() == small.tolist()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refusal_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(session, "_MOST_FROM_MEMORY", 8)
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ModelError, match="cannot load"):
         session_of(product(4, op="NoSuchOperator"))
@@ -76,7 +76,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 def test_the_model_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MOST_FROM_MEMORY", 8)
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
     model = product(4)
     tensor = model.graph.initializers["w0"].const_value
     session_of(model)

@@ -190,7 +190,7 @@ def test_no_node_is_asked_alone_where_one_call_for_the_model_leaves_nothing_open
     text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(Propagation, "run", lambda _: asked.append(None))
+    monkeypatch.setattr(Propagation, "run", lambda _, **__: asked.append(None))
     resolve(load(text("g (float[2, 3] x) => (float[A, B] y) { h = Relu(x) y = Transpose(h) }")))
     assert not asked
     resolve(load(text(CHAIN)))

@@ -12,13 +12,23 @@ import pytest
 
 from onnxtile.check import operators as published
 from onnxtile.check.graph import BITS
-from onnxtile.deployment import tflite_plan, tflite_replay
+from onnxtile.deployment import micro_run, tflite_model
 from onnxtile.model.load import _HOLDING
 from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
-from onnxtile.operators.row import CONTROL_FLOW, NOT_STANDARD, FloatMeaning, No, Operator, SizeNumbers
-from onnxtile.operators.table import names_where, operators
-from onnxtile.operators.work import NO_PRODUCTS, Operations, Products
+from onnxtile.operators.table import (
+    CONTROL_FLOW,
+    NO_PRODUCTS,
+    NOT_STANDARD,
+    FloatMeaning,
+    No,
+    Operations,
+    Operator,
+    Products,
+    SizeNumbers,
+    names_where,
+    operators,
+)
 from onnxtile.system.registry import discover
 from onnxtile.tiling.contraction import Tileable
 from tests.conftest import ROOT
@@ -205,8 +215,8 @@ def test_element_by_element_operators_may_be_in_quantised_islands(key: str) -> N
 
 
 def test_the_check_of_tensorflow_lite_plans_has_the_planners_operators() -> None:
-    assert tflite_replay._LEAVES_ELEMENTS == tflite_plan.VIEWS
-    assert tflite_replay._ONE_OPERAND | tflite_replay._TWO_OPERANDS == tflite_plan.ELEMENTWISE
+    assert micro_run._LEAVES_ELEMENTS == tflite_model.VIEWS
+    assert micro_run._ONE_OPERAND | micro_run._TWO_OPERANDS == tflite_model.ELEMENTWISE
 
 
 def test_what_computes_sizes_grows_by_operands_that_say_the_shape() -> None:

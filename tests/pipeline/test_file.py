@@ -1,11 +1,11 @@
 """Pipeline files: what they may say, and what bad ones get."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from onnxtile.pipeline.file import Pipeline, from_file
-from onnxtile.pipeline.step import verbs
+from onnxtile.pipeline.file import Pipeline, from_file, verbs
 from onnxtile.system.errors import UsageError
 
 GOOD = """
@@ -65,6 +65,24 @@ def test_a_model_has_the_budgets_of_all_and_those_of_the_patterns_that_its_name_
     wide = {**given, "max_arena": 2**21, "max_nodes": 9}
     assert budgets.of(Path("a/wide.onnx")).model_dump(exclude_unset=True) == wide
     assert budgets.of(Path("wide-2.onnx")).model_dump(exclude_unset=True) == {**wide, "max_arena": 3 * 2**20}
+
+
+def test_a_model_has_the_options_of_all_and_those_of_the_patterns_that_its_name_matches(tmp_path: Path) -> None:
+    text = """
+        [steps.models."wide*.onnx"]
+        dims = {batch = 2, seq = 4}
+        order = "any"
+        [steps.models."wide-2.onnx"]
+        dims = {}
+        layout = "layout.toml"
+    """
+    (tmp_path / "layout.toml").write_text('workspaces = {Conv = "8"}')
+    step = read(tmp_path, '[[steps]]\ndo = "plan"\nruns = "9s"\n' + text).steps[0]
+    assert step.of(Path("a/net.onnx")).options == step.options
+    wide, narrow = (step.of(Path(name)).options for name in ("a/wide.onnx", "wide-2.onnx"))
+    assert wide == replace(step.options, dims={"batch": 2, "seq": 4}, order="any")
+    assert narrow == replace(wide, dims={}, layout=narrow.layout)
+    assert narrow.layout != wide.layout
 
 
 def test_the_output_is_named_after_the_file(tmp_path: Path) -> None:
@@ -127,6 +145,17 @@ def test_every_step_takes_no_option_that_it_does_not_have(tmp_path: Path, name: 
         ('[[steps]]\ndo = "fuse"\n[budgets.models.a]\nmin_fused = {Foo = 1}', 4, "no step fuses 'Foo'"),
         (
             'models = ["*.toml"]\n[[steps]]\ndo = "plan"\n[budgets.models."b.*"]\nmax_arena = 5',
+            4,
+            "matches none of the models",
+        ),
+        ('[[steps]]\ndo = "plan"\nmodels = 3', 3, "'models' has a table for each pattern"),
+        ('[[steps]]\ndo = "plan"\n[steps.models]\ndims = 3', 3, "'models' has a table for each pattern"),
+        ('[[steps]]\ndo = "plan"\n[steps.models.a]\n\ndimz = {}', 5, "unknown key 'dimz'"),
+        ('[[steps]]\ndo = "plan"\n[steps.models.a]\nemit = ["json"]', 4, "'emit' is the same for all models"),
+        ('[[steps]]\ndo = "plan"\n[steps.models.a]\ndo = "fuse"', 4, "'do' is the same for all models"),
+        ('[[steps]]\ndo = "tile"\nmax = 8\n[steps.models.a]\nmax = 0', 5, "invalid max = 0"),
+        (
+            'models = ["*.toml"]\n[[steps]]\ndo = "plan"\n[steps.models."b.*"]\nruns = "9s"',
             4,
             "matches none of the models",
         ),

@@ -13,15 +13,12 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from rich.table import Table
 
 from onnxtile.declare.verb import Outcome, Verb
-from onnxtile.pipeline.budgets import PipelineBudgets
-from onnxtile.pipeline.file import Destination, Pipeline, from_file
-from onnxtile.pipeline.run import run_all, run_one
-from onnxtile.pipeline.step import PipelineStep
-from onnxtile.pipeline.workers import Workers
+from onnxtile.pipeline.file import Destination, Pipeline, PipelineBudgets, PipelineStep, from_file
+from onnxtile.pipeline.run import Workers, run_all, run_one
 from onnxtile.report.run_tables import for_run
+from onnxtile.report.table import Table
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.list import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions
@@ -100,6 +97,17 @@ def test_a_budget_of_one_model_replaces_that_of_all(
     reports = [run_one(made, path, Destination(dry_run=True)) for path in (model, tmp_path / "other.onnx")]
     assert [report.passed for report in reports] == [False, True]
     assert [one.limit for report in reports for one in report.budgets] == [1, 2**30]
+
+
+def test_sizes_are_for_the_models_that_have_these_dimensions(
+    pipeline: Callable[[str], Pipeline], model: Path, tmp_path: Path
+) -> None:
+    open_ = parsed("open (float[batch, 8] x) => (float[batch, 8] y) { y = Relu(x) }")
+    onnx.save_model(open_, tmp_path / "open.onnx")
+    text = '[[steps]]\ndo = "plan"\n[steps.models."open*"]\ndims = {batch = 3}'
+    outcome = run_all(pipeline(text), [model, tmp_path / "open.onnx"], Destination(tmp_path / "out"))
+    assert [report.passed for report in outcome.reports] == [True, True]
+    assert outcome.reports[1].steps[0][1]["dims"] == {"batch": 3}
 
 
 def test_an_unplanned_tensor_fails_the_budgets_of_a_plan(pipeline: Callable[[str], Pipeline], tmp_path: Path) -> None:
@@ -198,7 +206,7 @@ def listening() -> set[tuple[str, int]]:
     pytest.importorskip("distributed")
     psutil = pytest.importorskip("psutil")
     script = (
-        "import sys, time\nfrom onnxtile.pipeline.workers import Workers\n"
+        "import sys, time\nfrom onnxtile.pipeline.run import Workers\n"
         "if __name__ == '__main__':\n"
         "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
         "        print('up', flush=True)\n        sys.stdin.read()\n"
@@ -242,7 +250,7 @@ def test_a_scheduler_that_does_not_answer(
     pipeline: Callable[[str], Pipeline], models: list[Path], mute: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("onnxtile.pipeline.workers._PATIENCE", 0.5)
+    monkeypatch.setattr("onnxtile.pipeline.run._PATIENCE", 0.5)
     workers = Workers(2, "dask", mute if address == "mute" else address)
     for some in (models, models[:1]):
         with pytest.raises(UsageError, match=f"no dask scheduler answers at {workers.scheduler}: ."):

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxtile.declare.option import options
-from onnxtile.pipeline.budgets import figures
-from onnxtile.pipeline.file import Destination, Pipeline, from_file
+from onnxtile.declare.verb import options
+from onnxtile.pipeline.file import Destination, Pipeline, figures, from_file, verbs
 from onnxtile.pipeline.run import run_one
-from onnxtile.pipeline.step import verbs
 from onnxtile.report.run_tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.run import RunCommand

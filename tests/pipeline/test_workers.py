@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from onnxtile.pipeline.workers import Workers
+from onnxtile.pipeline.run import Workers
 from tests.hostile.kills import patience
 
 WORKER = """
 import os, sys, time
 from pathlib import Path
 from onnxtile.system.files import staged
-from onnxtile.pipeline.workers import end_with
+from onnxtile.pipeline.run import end_with
 end_with(os.getppid())
 with staged({Path("result"): b"half"}):
     Path("pid").write_text(str(os.getpid()))
@@ -62,7 +62,7 @@ def test_a_worker_ends_and_leaves_nothing(tmp_path: Path, number: signal.Signals
 
 
 def test_a_worker_whose_parent_has_gone_does_not_begin() -> None:
-    script = "import os\nfrom onnxtile.pipeline.workers import end_with\nend_with(os.getppid() + 1)\nprint('began')"
+    script = "import os\nfrom onnxtile.pipeline.run import end_with\nend_with(os.getppid() + 1)\nprint('began')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
@@ -86,7 +86,7 @@ def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, mo
     (tmp_path / "p.toml").write_text(PIPELINE)
     script = (
         "import os, threading, time\nfrom onnxtile.cli.streams import Signals\n"
-        "from onnxtile.pipeline.workers import Workers\nsignals = Signals()\nsignals.heed()\n"
+        "from onnxtile.pipeline.run import Workers\nsignals = Signals()\nsignals.heed()\n"
         "threading.Timer(0.1, print, ['started'], {'flush': True}).start()\n"
         "try:\n    list(Workers(2).each(time.sleep, [60, 60]))\nexcept KeyboardInterrupt:\n    os._exit(130)\n"
     )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import KernelGraph, Schedule
 from onnxtile.planning.layout import Layout, layouts
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import Order, SchedulingContext, shuffled, shuffled_steps
+from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.orders import Order, SchedulingContext, shuffled, shuffled_steps
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
 from tests.build import Find
@@ -196,8 +196,8 @@ def test_auto_takes_the_models_order_of_a_very_large_graph(monkeypatch: pytest.M
     case = Case.of(WIDE)
     own, least = (case.plan(order=name) for name in ("model", "min-peak"))
     assert least.schedule != own.schedule
-    for module in ("search", "order_search"):
-        monkeypatch.setattr(f"onnxtile.planning.ordering.{module}.WIDEST", len(own.schedule) - 1)
+    for module in ("peak_search", "order_search"):
+        monkeypatch.setattr(f"onnxtile.planning.{module}.WIDEST", len(own.schedule) - 1)
     auto = case.plan(order="auto")
     assert auto.schedule == own.schedule
     assert auto.any_order_bound == 1024 + 64, "a Concat and its maximum, counted without a search"

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.check.audit import require
-from onnxtile.check.reading import from_marks
+from onnxtile.check.ranges import from_marks
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.model import keys
-from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.model.topology import clear_plan
 from onnxtile.planning.bodies import with_bodies
 from onnxtile.planning.offsets.problem import Buffer, OptimalityProof, Problem
 from onnxtile.planning.result import PlanResult
+from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import WorkspaceBuffer, WorkspaceRules
 from onnxtile.system import errors
 from tests.build import Find

@@ -9,12 +9,10 @@ from onnx import TensorProto, helper
 
 from onnxtile import api
 from onnxtile.model.load import load
+from onnxtile.planning import order_search as chains
 from onnxtile.planning.layout import layouts
-from onnxtile.planning.ordering import every_order
-from onnxtile.planning.ordering import every_order as chains
-from onnxtile.planning.ordering.every_order import Chains, InEveryOrder, require_narrow
-from onnxtile.planning.ordering.order_search import OrderSearch
-from onnxtile.planning.schedule import find_order
+from onnxtile.planning.order_search import Chains, InEveryOrder, OrderSearch, require_narrow
+from onnxtile.planning.orders import find_order
 from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS
 from tests.planning.conftest import Case
@@ -96,7 +94,7 @@ def test_nodes_that_measure_sizes_do_not_make_a_graph_wide(monkeypatch: pytest.M
         g (float[2, 3] x) => (float[2, 3] y, int64[40] sizes) {{
             {measured} sizes = Concat<axis = 0>({joined}) y = Relu(x) }}""")
     monkeypatch.setattr(chains, "MOST_PAIRS", 100)
-    every_order.require_orderable(load(model).graph)
+    chains.require_orderable(load(model).graph)
 
 
 @settings(deadline=None, max_examples=30)
@@ -119,7 +117,7 @@ def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.Model
 
 
 def test_too_many_conflicts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_order, "MOST_CONFLICTS", 3)
+    monkeypatch.setattr(chains, "MOST_CONFLICTS", 3)
     with pytest.raises(UsageError, match="more than 3 pairs of buffers are unordered"):
         Case.of(ISLANDS).plan(order="any")
 

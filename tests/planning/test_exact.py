@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.planning.offsets import effort as compiled
+from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
-from onnxtile.planning.offsets.exact import descent
-from onnxtile.planning.offsets.exact.search import RestartSchedule, Solution, solve
-from onnxtile.planning.offsets.exact.state import as_arrays, groups, state_of
+from onnxtile.planning.offsets.exact_search import RestartSchedule, Solution, solve
+from onnxtile.planning.offsets.exact_state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
-from onnxtile.planning.planner import find_planner
-from onnxtile.planning.problem_check import check
-from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.planners import find_planner
+from onnxtile.planning.problem_plan import check, plan_buffers
 from tests.bench.problem_tables import cut, variants
 
 HARD = Path(__file__).parents[3] / "shared" / "minimalloc"

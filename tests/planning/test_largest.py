@@ -15,7 +15,7 @@ import pytest
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.planning.largest import Growth, SizeTrial, growth_of, largest_fitting
+from onnxtile.planning.ranges import Growth, SizeTrial, growth_of, largest_fitting
 from onnxtile.system.errors import Infeasible, ModelError, OverLimit, UsageError
 from onnxtile.verbs.flows.plan import RangedModel
 from tests.conftest import ZOO

@@ -21,7 +21,8 @@ import onnxtile
 from onnxtile.arena.run import ArenaVerdict
 from onnxtile.declare.plan_document import document_of
 from onnxtile.planning.result import MovementResult
-from onnxtile.report.formats import to_header, to_trace
+from onnxtile.report.formats import to_header
+from onnxtile.report.formats.data import TRACE
 from onnxtile.verbs.flows.results import PlannedModel
 from tests import build
 
@@ -269,7 +270,7 @@ def test_header_and_trace_have_the_windows_and_the_times() -> None:
             next((end for end in header.split() if end.endswith("_NEVER")), "") if s is None else f"{s}u" for s in steps
         )
         assert f"{copy['bytes']}u, {copy['step']}u, {copy['target_free']}u, {copy['source_ready']}u, {ends}}}" in header
-    events = json.loads(to_trace.FORMAT.render(plan))["traceEvents"]
+    events = json.loads(TRACE.render(plan))["traceEvents"]
     last = max(event["pid"] for event in events)
     timed = {event["name"]: event for event in events if event["pid"] == last and event["ph"] == "X"}
     windows = {event["name"]: event for event in events if event["pid"] == last - 1 and event["ph"] == "X"}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.planning.ordering import search as searching
-from onnxtile.planning.ordering.search import (
+from onnxtile.planning import peak_search as searching
+from onnxtile.planning.peak_search import (
     Effect,
     FoundOrder,
     Ideals,

@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import LivePart, rounded, union
-from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.kernels.kernel_graph import LivePart, rounded, union
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
-from onnxtile.planning.planner import planners
-from onnxtile.planning.problem_check import check, require
-from onnxtile.planning.problem_plan import plan_buffers
+from onnxtile.planning.planners import planners
+from onnxtile.planning.problem_plan import check, plan_buffers, read_problem, require
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_csv import FORMAT
+from onnxtile.report.formats.data import CSV
 from onnxtile.system.errors import CheckFailed, UsageError
 
 BRIEF = Effort(100_000, 100_000)
@@ -144,7 +142,7 @@ def test_outlines_and_conflicts_of_every_order_exclude_each_other() -> None:
 def test_a_csv_has_each_part_and_gives_the_problem_back(problem: Problem) -> None:
     plain = tuple(Buffer(b.name, b.size, b.lower, b.upper, outline=b.outline) for b in problem.buffers)
     problem = Problem(plain, problem.alignment)
-    text = FORMAT.write(plan_buffers(problem, effort=BRIEF).to_dict(), RenderOptions()).decode()
+    text = CSV.write(plan_buffers(problem, effort=BRIEF).to_dict(), RenderOptions()).decode()
     found = {buffer.name: buffer for buffer in read_problem(text).buffers}
     assert {name: buffer.live_parts for name, buffer in found.items()} == {b.name: b.live_parts for b in plain}
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import LivePart
+from onnxtile.kernels.kernel_graph import LivePart
 from onnxtile.planning.offsets.effort import Effort
-from onnxtile.planning.offsets.exact.search import solve
+from onnxtile.planning.offsets.exact_search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, PinOverlap, Problem
-from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.planners import Planner, find_planner, planners
+from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

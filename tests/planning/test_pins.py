@@ -16,10 +16,10 @@ from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.planning.layout import Pins
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import PinOverlap
-from onnxtile.planning.planner import planners
+from onnxtile.planning.planners import planners
 from onnxtile.planning.result import PlanResult
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_html import content
+from onnxtile.report.formats.pictures import content
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.table import plain
 from onnxtile.system.errors import Infeasible, UsageError

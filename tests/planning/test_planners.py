@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Ints
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
@@ -15,8 +15,8 @@ from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
-from onnxtile.planning.planner import Planner, find_planner, planners
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.planners import Planner, find_planner, planners
+from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
 from tests.planning.conftest import problems
 

@@ -12,12 +12,13 @@ from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import raise_ir_version, to_bytes
-from onnxtile.planning.annotate import annotate, clear_plan
+from onnxtile.model.topology import clear_plan
 from onnxtile.planning.offsets.effort import NORMAL
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.planning.planner import find_planner, planners
+from onnxtile.planning.planners import find_planner, planners
 from onnxtile.planning.result import PlanResult
+from onnxtile.planning.rows import annotate
 from onnxtile.system.errors import Infeasible, UsageError
 from tests.planning.conftest import Case, rows
 from tests.planning.test_arena_run import SOUND

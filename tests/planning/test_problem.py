@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxtile
-from onnxtile.planning.offsets import csv_problem
-from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning import problem_plan
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, align, require_capacity
-from onnxtile.planning.planner import find_planner
-from onnxtile.planning.problem_check import check, require
+from onnxtile.planning.planners import find_planner
+from onnxtile.planning.problem_plan import check, read_problem, require
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
 from tests.planning.conftest import problems
 
@@ -254,7 +253,7 @@ def test_column_by_column_is_as_row_by_row(rows: list[str], header: str) -> None
             return str(error), error.hint
 
     found = outcome()
-    with patch.object(csv_problem, "_plain", return_value=None):
+    with patch.object(problem_plan, "_plain", return_value=None):
         assert found == outcome()
 
 

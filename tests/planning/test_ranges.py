@@ -251,7 +251,7 @@ def test_a_tensor_without_a_formula_is_refused(monkeypatch: pytest.MonkeyPatch) 
         "onnxtile.shapes.resolve.read_sizes",
         lambda dims, ranges: None if dims == ("batch", "seq", "seq") else read_sizes(dims, ranges),
     )
-    monkeypatch.setattr("onnxtile.shapes.resolve.Propagation.run", lambda _: None)
+    monkeypatch.setattr("onnxtile.shapes.resolve.Propagation.run", lambda _, **__: None)
     with pytest.raises(ModelError, match="the size of 'scores' over the ranges is not known"):
         onnxtile.plan(parsed(ATTENTION), dims={"batch": (1, 3), "seq": (1, 4)})
 

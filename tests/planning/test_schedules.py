@@ -3,7 +3,7 @@
 import pytest
 
 from onnxtile.kernels.kernel_graph import Schedule
-from onnxtile.planning.schedule import in_streams, orders
+from onnxtile.planning.orders import in_streams, orders
 from onnxtile.system.errors import UsageError
 from tests.build import Find
 from tests.planning.conftest import Case, aliases, rows

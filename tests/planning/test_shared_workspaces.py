@@ -8,7 +8,7 @@ import pytest
 
 import onnxtile
 from onnxtile.declare.plan_document import PlannedBuffer
-from onnxtile.planning.planner import planners
+from onnxtile.planning.planners import planners
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.system.errors import UsageError

@@ -9,12 +9,12 @@ import pytest
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from onnxtile.planning import order_search
 from onnxtile.planning.layout import smallest
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL
 from onnxtile.planning.offsets.problem import OptimalityProof
-from onnxtile.planning.ordering import order_search
-from onnxtile.planning.ordering.search import FoundOrder, OrderingProblem, heights
+from onnxtile.planning.peak_search import FoundOrder, OrderingProblem, heights
 from onnxtile.shapes.opened_calls import unfold
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import inverted_residuals

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 import onnxtile
 from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, SearchBudget
-from onnxtile.planning.offsets.ejection import EjectionSearch
+from onnxtile.planning.offsets.gaps import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.planners.exact import place
-from onnxtile.planning.planners.heuristics import NAIVE
-from onnxtile.planning.problem_check import check
+from onnxtile.planning.planners import NAIVE, place
+from onnxtile.planning.problem_plan import check
 from tests.planning.conftest import problems
 from tests.random_graphs.ranges import ranged_model
 

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 
 from onnxtile.check.audit import check
-from onnxtile.check.reading import from_marks
+from onnxtile.check.ranges import from_marks
 from onnxtile.declare.plan_document import PlannedPart
-from onnxtile.planning.annotate import annotate
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem
-from onnxtile.planning.planner import Placement, Planner
-from onnxtile.planning.planners.exact import BEST
-from onnxtile.planning.planners.heuristics import NAIVE
+from onnxtile.planning.planners import BEST, NAIVE, Placement, Planner
+from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import WorkspaceRules
-from onnxtile.report.formats.to_html import FORMAT as HTML
-from onnxtile.report.formats.to_svg import SVG
+from onnxtile.report.formats.pictures import HTML, SVG
 from onnxtile.report.layout import arenas
 from tests.planning.conftest import Case, proved, rows
 

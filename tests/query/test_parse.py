@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.query.language import parse, parse_condition
-from onnxtile.query.match import required_nodes
-from onnxtile.query.program import Program, compile_query
-from onnxtile.query.syntax import (
+from onnxtile.query.language import (
     ANY_NODE,
     ONCE,
     Alternative,
@@ -33,7 +30,11 @@ from onnxtile.query.syntax import (
     Repeat,
     Sequence,
     Text,
+    parse,
+    parse_condition,
 )
+from onnxtile.query.match import required_nodes
+from onnxtile.query.program import Program, compile_query
 from onnxtile.system.errors import QueryError
 
 

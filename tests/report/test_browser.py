@@ -11,7 +11,7 @@ import pytest
 
 from onnxtile.declare.verb import write_result
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_html import FORMAT
+from onnxtile.report.formats.pictures import HTML
 from tests.report.conftest import Plan, bare, row, stacked
 from tests.report.test_formats import POINTS
 
@@ -51,7 +51,7 @@ def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def _opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     def opened(plan: Plan, options: RenderOptions | None = None) -> Any:
         page = tmp_path / "plan.html"
-        page.write_bytes(FORMAT.render(plan, options))
+        page.write_bytes(HTML.render(plan, options))
         browser.get(page.as_uri())
         settled(browser)
         return browser

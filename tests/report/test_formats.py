@@ -20,12 +20,11 @@ from onnx import numpy_helper
 
 from onnxtile import api
 from onnxtile.declare.verb import write_result
-from onnxtile.planning.offsets.csv_problem import read_problem
+from onnxtile.planning.problem_plan import read_problem
 from onnxtile.report.curve_files import ENDINGS
 from onnxtile.report.format import Emission, Format, RenderOptions, format_of, read_plan
-from onnxtile.report.formats import to_tflm
-from onnxtile.report.formats.to_html import content
-from onnxtile.report.formats.to_trace import FORMAT
+from onnxtile.report.formats.data import TFLM, TFLM_JSON, TRACE
+from onnxtile.report.formats.pictures import content
 from onnxtile.report.layout import flat, rows_with_bodies, unrolled
 from onnxtile.system.errors import UsageError
 from onnxtile.system.registry import discover
@@ -338,7 +337,7 @@ def test_a_plan_read_back_has_the_nodes_of_its_bodies(nested: Plan, tmp_path: Pa
 
 
 def test_every_tensor_has_its_offset_or_none(plan: Plan) -> None:
-    content = json.loads(to_tflm.JSON.render(plan))
+    content = json.loads(TFLM_JSON.render(plan))
     version, subgraphs, count, *offsets = content["buffer"]
     assert (content["name"], version, subgraphs, count) == ("OfflineMemoryAllocation", 1, 1, len(content["tensors"]))
     found = dict(zip(content["tensors"], offsets, strict=True))
@@ -350,18 +349,18 @@ def test_every_tensor_has_its_offset_or_none(plan: Plan) -> None:
 
 def test_a_workspace_is_no_tensor() -> None:
     plan = bare([row("x", 0, 64, 0, 1), row("scratch", 64, 64, 1, 1, kind="workspace"), row("y", 128, 64, 1, 2)])
-    content = json.loads(to_tflm.JSON.render(plan))
+    content = json.loads(TFLM_JSON.render(plan))
     assert content["tensors"] == ["x", "y"]
     assert content["buffer"] == [1, 1, 2, 0, 128]
 
 
 def test_the_bytes_are_little_endian_words(plan: Plan) -> None:
-    data = to_tflm.BYTES.render(plan)
-    words = json.loads(to_tflm.JSON.render(plan))["buffer"]
+    data = TFLM.render(plan)
+    words = json.loads(TFLM_JSON.render(plan))["buffer"]
     assert list(struct.unpack(f"<{len(words)}i", data)) == words
 
 
-@pytest.mark.parametrize("form", [to_tflm.BYTES, to_tflm.JSON], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [TFLM, TFLM_JSON], ids=lambda form: form.name)
 def test_an_offset_that_does_not_fit_is_refused(form: Format) -> None:
     assert form.render(bare([row("fits", 2**31 - 1, 1, 0, 0)]))
     with pytest.raises(UsageError, match="below 2 GiB"):
@@ -477,7 +476,7 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
 
 
 def events(plan: Plan) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(FORMAT.render(plan))["traceEvents"]
+    found: list[dict[str, Any]] = json.loads(TRACE.render(plan))["traceEvents"]
     return found
 
 

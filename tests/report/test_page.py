@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from onnxtile.report.format import RenderOptions
-from onnxtile.report.formats.to_html import FORMAT
+from onnxtile.report.formats.pictures import HTML
 from tests.report.conftest import Plan, bare, row
 
 
@@ -40,7 +40,7 @@ def data(page: bytes) -> dict[str, Any]:
 
 
 def test_it_asks_for_nothing_from_elsewhere(plan: Plan) -> None:
-    page = FORMAT.render(plan)
+    page = HTML.render(plan)
     reader = read(page)
     assert not {"src", "href"} & {name for _, attributes in reader.elements for name in attributes}
     assert not re.search(rb"https?://|url\(|@import|fetch\(|XMLHttpRequest", page)
@@ -50,7 +50,7 @@ def test_it_asks_for_nothing_from_elsewhere(plan: Plan) -> None:
 
 
 def test_it_has_every_tensor(plan: Plan) -> None:
-    (shown,) = data(FORMAT.render(plan))["plans"]
+    (shown,) = data(HTML.render(plan))["plans"]
     (arena,) = shown["arenas"]
     rows = {r["name"]: r for r in arena["rows"]}
     assert rows.keys() == {b["name"] for b in plan["buffers"]}
@@ -76,7 +76,7 @@ def test_steps_that_only_make_constants_do_not_count() -> None:
         "schedule": ["c0", "a", "c1", "c2", "b", "c3", "w", "c4"],
         "constant_nodes": ["c0", "c1", "c2", "c3", "c4"],
     }
-    (shown,) = data(FORMAT.render(bare(rows, **nodes)))["plans"]
+    (shown,) = data(HTML.render(bare(rows, **nodes)))["plans"]
     assert (shown["steps"], shown["runs"]) == (3, {"0": "a", "1": "b", "2": "w"})
     lives = [(r["first"], r["last"]) for r in shown["arenas"][0]["rows"]]
     assert lives == [(0, 1), (2, 2)]
@@ -84,12 +84,12 @@ def test_steps_that_only_make_constants_do_not_count() -> None:
 
 def test_a_step_in_which_alone_a_buffer_lives_counts() -> None:
     plan = bare([row("unread", 0, 8, 0, 0, kind="input")], schedule=["c", "n"], constant_nodes=["c"])
-    (shown,) = data(FORMAT.render(plan))["plans"]
+    (shown,) = data(HTML.render(plan))["plans"]
     assert shown["runs"] == {"0": "c", "1": "n"}
 
 
 def test_the_head_says_model_inputs_arena_savings_and_proof(plan: Plan) -> None:
-    page = FORMAT.render(plan, RenderOptions("file")).decode()
+    page = HTML.render(plan, RenderOptions("file")).decode()
     assert "<h1>transformer</h1>" in page
     named = " ".join(("float32", "×".join(map(str, plan["inputs"][0]["shape"]))))
     assert f'<p id="inputs">{plan["inputs"][0]["name"]} {named}</p>' in page
@@ -100,14 +100,14 @@ def test_the_head_says_model_inputs_arena_savings_and_proof(plan: Plan) -> None:
 
 
 def test_what_lies_inside_another_is_drawn_after_it(plan: Plan) -> None:
-    rows = data(FORMAT.render(plan))["plans"][0]["arenas"][0]["rows"]
+    rows = data(HTML.render(plan))["plans"][0]["arenas"][0]["rows"]
     inside = [r["owner"] is not None for r in rows]
     assert any(inside)
     assert inside == sorted(inside)
 
 
 def test_names_do_not_end_the_script(odd: Plan) -> None:
-    page = FORMAT.render(odd, RenderOptions("</title><script>alert(1)</script>"))
+    page = HTML.render(odd, RenderOptions("</title><script>alert(1)</script>"))
     reader = read(page)
     assert [tag for tag, _ in reader.elements].count("script") == 2
     names = {r["name"] for arena in data(page)["plans"][0]["arenas"] for r in arena["rows"]}
@@ -116,7 +116,7 @@ def test_names_do_not_end_the_script(odd: Plan) -> None:
 
 def test_two_plans(problem: Plan) -> None:
     before = bare([row("old", 0, 8, 0, 1)])
-    assert [shown["said"] for shown in data(FORMAT.render(problem, RenderOptions(before=before)))["plans"]] == [
+    assert [shown["said"] for shown in data(HTML.render(problem, RenderOptions(before=before)))["plans"]] == [
         "before",
         "after",
     ]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onnxtile.report.colors import CATEGORIES, OTHER, colorings, ramp
 from onnxtile.report.format import Format, RenderOptions
-from onnxtile.report.formats.to_svg import PNG, SVG, Box, fitting, shortened
+from onnxtile.report.formats.pictures import PNG, SVG, Box, fitting, shortened
 from onnxtile.report.layout import arenas, arenas_in_use, layer_names, live_line, live_sizes, shown, step_names, steps
+from onnxtile.report.svg import CATEGORIES, OTHER, colorings, ramp
 from onnxtile.report.words import headline, proved, readable, tensor_type
 from onnxtile.system.errors import UsageError
 from tests.report.conftest import Plan, bare, row, stacked

@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 from onnxtile import api
-from onnxtile.model import stream
+from onnxtile.model import save as stream
 from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits
 from tests.tiling.conftest import Case

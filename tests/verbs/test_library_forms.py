@@ -14,7 +14,7 @@ import pytest
 
 import onnxtile
 from onnxtile import api
-from onnxtile.declare.option import parameters
+from onnxtile.declare.verb import parameters
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import Limits
 from tests import build
@@ -251,8 +251,8 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
 
 
 def test_every_keyword_of_the_library_is_an_option_of_its_command() -> None:
-    from onnxtile.cli.app import verbs
-    from onnxtile.declare.option import options
+    from onnxtile.cli.command import verbs
+    from onnxtile.declare.verb import options
 
     for name in ("fuse", "unfuse", "tile", "plan", "inspect", "verify"):
         keywords = set(inspect.signature(getattr(api, name)).parameters) - {"model", "other", "limits", "progress"}

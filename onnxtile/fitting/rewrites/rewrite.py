@@ -9,18 +9,12 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.keys_by_rows import read_by_rows
 from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
-from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
-from onnxtile.fitting.rewrites.separate_axes import separate_axes
+from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, long_skips, make_again, order_as_planned
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
-from onnxtile.fitting.rewrites.skips import long_skips, make_again
-from onnxtile.fitting.rewrites.split_heads import split_heads
-from onnxtile.fitting.rewrites.split_packed_products import split_packed_products
-from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_tokens
-from onnxtile.fitting.rewrites.stream_rows import stream_rows
-from onnxtile.fitting.rewrites.sum_means import sum_means, sum_quantised_means
-from onnxtile.fitting.rewrites.sum_norms import sum_norms
+from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_heads, split_tokens
+from onnxtile.fitting.rewrites.strip_forms import read_by_rows, separate_axes, split_packed_products, stream_rows
+from onnxtile.fitting.rewrites.sum_means import sum_means, sum_norms, sum_quantised_means
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised

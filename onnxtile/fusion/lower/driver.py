@@ -13,7 +13,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
-from onnxtile.fusion.edge_rows import SiteRuns
 from onnxtile.fusion.fuse import PatternResult, fuse
 from onnxtile.fusion.lower.island_lowering import IslandLowering, read_island
 from onnxtile.fusion.lower.lowering import (
@@ -33,12 +32,12 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
-from onnxtile.fusion.site_check import COUNTS, SiteVerdict
+from onnxtile.fusion.site_check import COUNTS, SiteRuns, SiteVerdict
 from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
-from onnxtile.model.modules import module_note, module_path
+from onnxtile.model.node_kinds import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -48,7 +47,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel
-from onnxtile.system.progress import Progress, counted, silent
+from onnxtile.system.limits import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import is_narrow, resolved, widened
@@ -451,7 +450,7 @@ class LoweredSite(JsonFields):
     """The outcome for one call: the operator it became, or the reason why it stays a call. An opened call was replaced by its nodes.
 
     `decided` says that no proof decides whether the operator means the call, but a run of both. `edges` names the edge rows on which the
-    operator differs, by effect (`onnxtile.fusion.edge_rows.EdgeEffect`). `call` is the name of the node, `meta_op` that of the function it
+    operator differs, by effect (`onnxtile.fusion.site_check.EdgeEffect`). `call` is the name of the node, `meta_op` that of the function it
     calls, `operator` the new operator (empty: none). `reason` is a sentence, empty where it was lowered. `opened` says whether the call was
     replaced by its nodes.
     """

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     FLOATS,
     WITH_DOUBLE,
@@ -18,11 +17,13 @@ from onnxtile.fusion.lower.lowering import (
     NewNode,
     Replacement,
     Setting,
+    definition,
+    require_operator,
     require_type,
     value_of,
 )
-from onnxtile.fusion.lower.norms import only_axis
 from onnxtile.fusion.lower.terms import Poly, number, product
+from onnxtile.fusion.lowerings.norms import only_axis
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 

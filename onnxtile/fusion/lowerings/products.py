@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxtile.fusion.lower.definition import definition, require_operator
 from onnxtile.fusion.lower.lowering import (
     WITH_DOUBLE,
     Argument,
@@ -13,14 +12,16 @@ from onnxtile.fusion.lower.lowering import (
     NotLowered,
     OperatorSite,
     Replacement,
+    definition,
     inlined,
     known_dims,
     operand_of,
+    require_operator,
     require_type,
     settings,
     value_of,
 )
-from onnxtile.fusion.operator_lowerings.quantised import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
+from onnxtile.fusion.operator_lowerings import DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
 from onnxtile.operators.node_view import MICROSOFT
 from onnxtile.system.dataclass import dataclass
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks, broadcast, same_place
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     ANY,
     COMPUTED,
     FIRST,
+    NO_PRODUCTS,
+    NOTHING,
     RISING,
     Family,
+    Operations,
     Operator,
     SizeNumbers,
+    each,
 )
-from onnxtile.operators.work import NO_PRODUCTS, NOTHING, Operations, each
 
 
 def several_operations(view: NodeView) -> int:

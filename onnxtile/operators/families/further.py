@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     ALL_OPERANDS,
     COMPUTED,
     FIRST,
+    NO_PRODUCTS,
     NOT_STANDARD,
+    NOTHING,
     RISING,
     Family,
     Operator,
     ShapeGrowth,
+    each,
     without,
 )
-from onnxtile.operators.work import NO_PRODUCTS, NOTHING, each
 
 _RANDOM = Operator(over=reasons.RANDOM, reads=reasons.RANDOM, work=reasons.RANDOM, saves=saves.stops, draws=True)
 _CONTAINER = Operator(over=reasons.CONTAINER, reads=reasons.CONTAINER, work=NOTHING, saves=saves.nothing)

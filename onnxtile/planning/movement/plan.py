@@ -49,9 +49,9 @@ from onnxtile.planning.movement.uses import (
 )
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.orders import find_order, named
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MovementResult, PlanResult
-from onnxtile.planning.schedule import find_order, named
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes

@@ -22,7 +22,7 @@ from onnxtile.planning.offsets.problem import (
     Problem,
     require_capacity,
 )
-from onnxtile.planning.planner import Planner
+from onnxtile.planning.planners import Planner
 from onnxtile.system.dataclass import dataclass
 
 _CANDIDATES = 1_000

@@ -1,18 +1,25 @@
-"""Places buffers one after the other, each into a gap between the buffers it is in conflict with."""
+"""Places buffers one after the other into gaps between those in conflict, and moves those that end too high."""
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count as count_up
 from itertools import cycle
+from math import sqrt
+from random import Random
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Ints, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
-from onnxtile.planning.offsets.problem import Problem
+from onnxtile.planning.offsets.problem import Problem, size_of
+from onnxtile.system.dataclass import dataclass
 
 # Conflicts between buffers: pairs that must share no byte, because both are live in a step or the problem says so.
 
@@ -237,3 +244,285 @@ def _starts(problem: Problem) -> list[list[float]]:
 def _densities(problem: Problem) -> list[float]:
     """Return the bytes of each buffer for each step of its live range."""
     return [size / (b.upper - b.lower) for b, size in zip(problem.buffers, problem.footprints, strict=True)]
+
+
+# Moves buffers that end too high below a target, and those that are in their way elsewhere, until all lie below it.
+#
+# After the ejection chains of Glover, Discrete Applied Mathematics 65 (1996), pages 223-253.
+
+
+STEPS_OF_A_MOVE = 20
+"""The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
+_MOST = 24_000
+"""Moves for one problem, at most; later ones rarely lower the arena."""
+_FINE = 400
+"""The search ends where the arena exceeds the largest target that was not met by no more than one in so many bytes of the lower bound."""
+
+
+class PartConflicts(NamedTuple):
+    """The parts in conflict with those of one buffer: their owners, and the offsets between which the two overlap.
+
+    A buffer at offset x overlaps a part whose owner lies at y where y + `low` < x < y + `high`.
+    """
+
+    owner: Ints
+    low: Ints
+    high: Ints
+
+
+class EjectionSearch:
+    """Lowers the offsets of a problem without pins, and without conflicts between buffers whose live ranges do not meet."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._index = problem, LiveIndex(problem.parts.lower, problem.parts.upper)
+        self._sizes = np.array(problem.footprints, np.int64)
+        self._units = np.array([problem.alignment_of(buffer) for buffer in problem.buffers], np.int64)
+        durations = (buffer.upper - buffer.lower for buffer in problem.buffers)
+        # Buffers that are large and live long are the hardest to place again.
+        self._worth = np.array(
+            [1 + int(size * sqrt(steps)) for size, steps in zip(problem.footprints, durations, strict=True)], np.int64
+        )
+        self._known: dict[int, PartConflicts] = {}
+
+    def lowered(self, offsets: Sequence[int], budget: SearchBudget, enough: int = 0) -> tuple[int, ...]:
+        """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
+
+        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity first,
+        where it may still be met.
+        """
+        problem, best = self._problem, tuple(offsets)
+        low, high, left = problem.lower_bound, size_of(problem, best), _MOST
+        capacity = problem.capacity
+        while left > 0 and budget.is_left and high > enough and (high - low) * _FINE > problem.lower_bound:
+            is_wanted = capacity is not None and low <= capacity < high
+            target = capacity if is_wanted and capacity is not None else (low + high) // 2
+            lower, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
+            left -= moves
+            if lower is None:
+                low = target + 1
+            else:
+                best, high = lower, size_of(problem, lower)
+        return best
+
+    def _below(
+        self, target: int, start: Sequence[int], most: int, budget: SearchBudget
+    ) -> tuple[tuple[int, ...] | None, int]:
+        """Return offsets below `target`, or None where `most` moves do not find any; and the number of moves."""
+        offsets, generator = np.array(start, np.int64), random.Random(0)
+        is_placed = offsets + self._sizes <= target
+        tries = np.ones(len(offsets), np.int64)
+        waiting = sorted(np.flatnonzero(~is_placed).tolist(), key=self._worth.__getitem__)
+        moves = 0
+        while waiting and moves < most and budget.is_left:
+            buffer = waiting.pop()
+            near = self._conflicts(buffer)
+            budget.take(STEPS_OF_A_MOVE + len(near.owner) // 20)
+            moves += 1
+            placement = self._place(buffer, near, target, offsets, is_placed, tries, generator)
+            if placement is None:
+                return None, moves
+            offsets[buffer], ejected = placement
+            is_placed[buffer] = True
+            is_placed[ejected] = False
+            if ejected:
+                tries[buffer] += 1
+                waiting += sorted(ejected, key=self._worth.__getitem__)
+        return (None if waiting else tuple(offsets.tolist())), moves
+
+    def _place(
+        self,
+        buffer: int,
+        near: PartConflicts,
+        target: int,
+        offsets: Ints,
+        is_placed: npt.NDArray[np.bool_],
+        tries: Ints,
+        generator: random.Random,
+    ) -> tuple[int, list[int]] | None:
+        """Return the offset of a buffer that ejects the buffers of the least worth, and these buffers; None where it has none."""
+        unit, last = int(self._units[buffer]), target - int(self._sizes[buffer])
+        if last < 0:
+            return None
+        kept = is_placed[near.owner].nonzero()[0]
+        owner = near.owner[kept]
+        base = offsets[owner]
+        low, high = near.low[kept] + base, near.high[kept] + base
+        choices = np.concatenate(((0, last & -unit), (high + unit - 1) & -unit, low & -unit))
+        choices = choices[(choices >= 0) & (choices <= last)]
+        costs = _overlapping(choices, low, high, self._worth[owner] * tries[owner])
+        least = (costs == costs.min()).nonzero()[0]
+        offset = int(choices[least[int(generator.random() * len(least))]])
+        return offset, sorted(set(owner[(low < offset) & (offset < high)].tolist()))
+
+    def _conflicts(self, buffer: int) -> PartConflicts:
+        if buffer not in self._known:
+            parts, bounds = self._problem.parts, []
+            for part in range(parts.first[buffer], parts.first[buffer + 1]):
+                near = self._index.met(parts.lower[part], parts.upper[part])
+                near = near[parts.owner[near] != buffer]
+                bounds.append(
+                    (parts.owner[near], parts.start[near] - parts.end[part], parts.end[near] - parts.start[part])
+                )
+            self._known[buffer] = PartConflicts(*map(np.concatenate, zip(*bounds, strict=True)))
+        return self._known[buffer]
+
+
+def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:
+    """Return the worth of the open intervals from `low` to `high` that each of `choices` lies in."""
+    by_low, by_high = low.argsort(), high.argsort()
+    begun, ended = np.zeros((2, len(worth) + 1), np.int64)
+    worth[by_low].cumsum(out=begun[1:])
+    worth[by_high].cumsum(out=ended[1:])
+    sums: Ints = begun[low[by_low].searchsorted(choices)] - ended[high[by_high].searchsorted(choices, "right")]
+    return sums
+
+
+# The order in which buffers are put upon each other, so that an arena is small at several sizes of its buffers at once.
+#
+# A buffer begins where the highest of those below it ends that are live with it. With one order of buffers from below to above, that is a
+# plan for all sizes: two buffers that are live at once never overlap, however large they are. Orders are those of plans at single sizes.
+# Then buffers that make the arena high at a size are moved.
+
+_WORK = 120_000
+"""Buffers that the search puts into an arena, at most, in all orders together."""
+_MOST_ORDERS = 1500
+"""Orders that the search tries, at most."""
+_OVER = 20.0
+"""The penalty of an arena above the limit, for each part of it."""
+_HEAT = 0.05
+"""By how much an order may be worse at first, about, to be taken in place of the one before."""
+_LEAST = 2.0 + 1e-9
+"""The worth of arenas that are as small as the peak at every point."""
+
+
+class _Tried(NamedTuple):
+    """An order of the buffers with its worth, the less the better, and the offsets and sizes by buffer and point."""
+
+    worth: float
+    order: tuple[int, ...]
+    offsets: Ints
+    sizes: Ints
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """The buffers of a `problem` at several points: `footprints` has their bytes by buffer and point.
+
+    At the first point, the arena takes at most `limit` bytes. A `problem` of buffers live in parts, or in conflict beyond their live
+    ranges, cannot be stacked.
+    """
+
+    problem: Problem
+    footprints: Ints
+    limit: int
+
+    def highest(self, order: Sequence[int]) -> Ints:
+        """Return the highest offset of each buffer at the first point with which all others in this order keep the limit."""
+        return _Stacked(self).highest(order)
+
+    def best(self, offsets: Sequence[int]) -> list[int]:
+        """Return the buffers from below to above: the best order found, from that of `offsets` on, which keeps the limit."""
+        stacked = _Stacked(self)
+        given = stacked.tried(tuple(np.argsort(np.array(offsets), kind="stable").tolist()))
+        best = min((given, *map(stacked.tried, self._orders())), key=lambda trial: trial.worth)
+        improved = stacked.improved(best)
+        return list((improved if improved.sizes[0] <= self.limit else given).order)
+
+    def _orders(self) -> Iterator[tuple[int, ...]]:
+        """Yield the orders of plans at single points."""
+        points = self.footprints.shape[1] if len(self.problem.buffers) <= _WORK // 100 else 2
+        for point in range(1, points):
+            sizes = self.footprints[:, point].tolist()
+            buffers = tuple(replace(b, size=size) for b, size in zip(self.problem.buffers, sizes, strict=True))
+            alone = replace(self.problem, buffers=buffers)
+            fitter = Fitter(alone)
+            for ranked in (by_size(alone), by_breadth(alone)):
+                placed = fitter.place(ranked, tightest)
+                yield tuple(np.argsort(np.array(placed), kind="stable").tolist())
+
+
+class _Stacked:
+    """Puts the buffers of a stacking upon each other in any order."""
+
+    def __init__(self, stacking: Stacking) -> None:
+        problem = stacking.problem
+        lower, upper = problem.live_ranges
+        births = np.unique(lower)
+        begin, end = np.searchsorted(births, lower), np.searchsorted(births, upper)
+        self._begin, self._end = begin.tolist(), end.tolist()
+        self._units = [problem.alignment_of(buffer) for buffer in problem.buffers]
+        self._is_even = set(self._units) <= {problem.granule}
+        self._footprints = stacking.footprints
+        self._limit = stacking.limit
+        live = live_sums(begin, end, self._footprints, len(births))
+        self._peaks = live.max(axis=0, initial=1)
+        self._turns = min(_MOST_ORDERS, _WORK // max(1, len(problem.buffers)))
+
+    def tried(self, order: tuple[int, ...]) -> _Tried:
+        """Return the arenas of an order."""
+        tops = np.zeros((max(self._end, default=0), self._footprints.shape[1]), np.int64)
+        offsets = np.zeros_like(self._footprints)
+        for i in order:
+            beside = tops[self._begin[i] : self._end[i]]
+            start = beside.max(axis=0)
+            if not self._is_even:
+                start = -(-start // self._units[i]) * self._units[i]
+            offsets[i] = start
+            beside[:] = start + self._footprints[i]
+        sizes = tops.max(axis=0, initial=0)
+        ratios = sizes / self._peaks
+        over = max(0.0, float(sizes[0]) / max(1, self._limit) - 1)
+        return _Tried(float(ratios.mean() + ratios.max()) + _OVER * over, order, offsets, sizes)
+
+    def highest(self, order: Sequence[int]) -> Ints:
+        """Return the highest offset of each buffer at the first point, where those above it still end below the limit."""
+        roof = np.full(max(self._end, default=0), self._limit, np.int64)
+        offsets = np.zeros(len(order), np.int64)
+        for i in reversed(order):
+            above = roof[self._begin[i] : self._end[i]]
+            offsets[i] = (above.min() - self._footprints[i, 0]) // self._units[i] * self._units[i]
+            above[:] = offsets[i]
+        return offsets
+
+    def improved(self, best: _Tried) -> _Tried:
+        """Return the best order that keeps the limit, by simulated annealing: buffers that lie below the top at a point are moved.
+
+        It is `best` where none keeps the limit.
+        """
+        random = Random(0)
+        present, kept = best, best
+        for turn in range(self._turns):
+            if kept.sizes[0] <= self._limit and kept.worth <= _LEAST:
+                break
+            heat = _HEAT * (1 - turn / self._turns) + 1e-4
+            ratios = present.sizes / self._peaks
+            point = int(ratios.argmax()) if random.random() < 0.5 else int(random.random() * len(ratios))
+            chain = self._chain(present, point)
+            buffer = chain[int(random.random() * len(chain))]
+            rest = [member for member in present.order if member != buffer]
+            position = int(random.random() * (len(rest) + 1))
+            moved = self.tried((*rest[:position], buffer, *rest[position:]))
+            if moved.worth < present.worth or random.random() < math.exp((present.worth - moved.worth) / heat):
+                present = moved
+            if moved.sizes[0] <= self._limit and (kept.sizes[0] > self._limit or moved.worth < kept.worth):
+                kept = moved
+        return kept
+
+    def _chain(self, tried: _Tried, point: int) -> list[int]:
+        """Return the buffers that lie upon each other up to the top at `point`, the highest first."""
+        ends = tried.offsets[:, point] + self._footprints[:, point]
+        chain = [int(ends.argmax())]
+        while tried.offsets[chain[-1], point] > 0:
+            start, end = self._begin[chain[-1]], self._end[chain[-1]]
+            under = [
+                i
+                for i in np.flatnonzero(
+                    (ends <= tried.offsets[chain[-1], point])
+                    & (ends > tried.offsets[chain[-1], point] - self._units[chain[-1]])
+                ).tolist()
+                if self._begin[i] < end and start < self._end[i] and self._footprints[i, point]
+            ]
+            if not under:
+                break
+            chain.append(under[0])
+        return chain

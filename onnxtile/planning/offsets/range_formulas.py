@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Ints
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRanges, is_at_least
-from onnxtile.planning.offsets.ejection import Stacking
+from onnxtile.planning.offsets.gaps import Stacking
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.planning.offsets.skyline import Floats
 from onnxtile.system.dataclass import dataclass

@@ -9,24 +9,20 @@ without casts, so that the preprocessor can compare them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, count
+from math import prod
+from string import Template
+from typing import Any, TypeAlias
 
 from onnxtile.model.formula import read_size
-from onnxtile.report.c_header import (
-    RunTable,
-    TableValue,
-    comment,
-    element_bits,
-    element_bytes,
-    filled,
-    identifier,
-    identifiers,
-    run_table,
-    tables,
-)
 from onnxtile.report.format import Format, PlanJson, RenderOptions
-from onnxtile.report.layout import arenas
-from onnxtile.report.words import tensor_type
+from onnxtile.report.layout import arenas, rows_with_bodies, runs
+from onnxtile.report.words import is_kept, tensor_type
+from onnxtile.system.dataclass import dataclass
 
 _LANGUAGE = """\
 #ifndef ${P}_H
@@ -62,7 +58,7 @@ def _write(plan: PlanJson, options: RenderOptions) -> bytes:
     alignment = plan.get("alignment") or 1
     units = [_unit(value, alignment) for value in rows]
     widest = max((alignment, *units))
-    lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks, widest), *_tensors(table, names)]
+    lines = [*_head(plan, prefix), *_arenas(plan, prefix, blocks, widest), *_tensor_rows(table, names)]
     lines += _range_macros(plan, table, names, prefix)
     lines += [*_constants(table, tensors, prefix), *tables(table, tensors, blocks, prefix)]
     lines += _tensors_at(plan, table, tensors, prefix)
@@ -111,7 +107,7 @@ def _arenas(plan: PlanJson, prefix: str, blocks: dict[str, str], alignment: int)
         yield f"#define {prefix}_ARENA_SIZE {next(iter(blocks.values()))}_SIZE"
 
 
-def _tensors(table: RunTable, names: Iterable[str]) -> Iterator[str]:
+def _tensor_rows(table: RunTable, names: Iterable[str]) -> Iterator[str]:
     yield from ("", "/* Tensors. */")
     for value, name in zip(table.values, names, strict=False):
         yield f"#define {name}_OFFSET {value.offset}u  /* {comment(_described(value, table))} */"
@@ -251,3 +247,501 @@ def _described(value: TableValue, table: RunTable) -> str:
 
 
 FORMAT = Format("header", ".h", _write, "a C header (C99, C++11): offsets, shapes, and the nodes in order")
+
+
+# The tables of a C header: tensors by index, nodes in order, and what they read, write and are told.
+
+
+# Parts of C sources: comments, texts, numbers and lists.
+
+_LONGEST = 4000
+"""Bytes of a text, at most: C99 (5.2.4.1) takes 4,095 characters."""
+
+
+def comment(text: str) -> str:
+    """Return `text` so that it can neither end nor begin a comment, whatever the names of tensors."""
+    kept = "".join(char if char.isprintable() and char not in "\\?" else "_" for char in text)
+    return kept.replace("*/", "*_").replace("/*", "_*")
+
+
+def literal(text: str) -> str:
+    """Return `text` in UTF-8 as a string literal; of a very long text the end is kept. Nothing in it ends or begins a comment."""
+    data = text.encode(errors="surrogatepass")[-_LONGEST:]
+    content = "".join(chr(byte) if _is_plain(byte) else _octal(byte) for byte in data)
+    return '"' + content.replace("*/", "*" + _octal(ord("/"))).replace("/*", "/" + _octal(ord("*"))) + '"'
+
+
+def _octal(byte: int) -> str:
+    return f"\\{byte:03o}"
+
+
+def _is_plain(byte: int) -> bool:
+    # Of "??", "\\" and '"' a compiler makes something else.
+    return 32 <= byte < 127 and byte not in b'?\\"'
+
+
+def whole_number(number: int) -> str:
+    """Return `number`, of 64 bits, as a constant expression: the smallest one has no literal."""
+    return str(number) if number > -(2**63) else f"({number + 1} - 1)"
+
+
+def float_number(number: float | str) -> str:
+    """Return `number` as a constant expression; one that is not finite needs math.h."""
+    value = float(number)
+    if math.isnan(value):
+        return "NAN"
+    return repr(value) if math.isfinite(value) else f"{'-' if value < 0 else ''}INFINITY"
+
+
+def array(declaration: str, count: str, rows: Iterable[str], empty: str = "0") -> Iterator[str]:
+    """Yield the lines of a constant array. Without rows it has the one element `empty`, because C has no empty array."""
+    lines = list(rows)
+    yield f"static const {declaration}[{count if lines else 1}] = {{"
+    yield from (f"    {line}," for line in lines or [empty])
+    yield "};"
+
+
+def filled(text: str, prefix: str, **holes: object) -> str:
+    """Return a `text` of C with its holes filled: "$P" is the prefix of macros, "$p" the same in lower case for other names."""
+    return Template(text.rstrip("\n")).substitute(holes, P=prefix, p=prefix.lower())
+
+
+# Names of tensors as C identifiers.
+
+_SIGNIFICANT = 40
+"""Characters kept of a name. C99 (5.2.4.1) distinguishes 63; the prefix and the ending of a macro need the others."""
+
+
+def identifier(name: str) -> str:
+    """Return `name` with one underscore for each run of characters that C does not allow. It is never empty; it may begin with a digit."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "unnamed"
+
+
+def identifiers(names: Iterable[str]) -> list[str]:
+    """Return an identifier for each of `names`, all different: of a long name its end, and a number where two would be the same."""
+    wanted = [identifier(name)[-_SIGNIFICANT:].strip("_") for name in names]
+    times = Counter(wanted)
+    used = {name for name in wanted if times[name] == 1}
+    numbers = {name: count(1) for name in wanted if times[name] > 1}
+    made = []
+    for name in wanted:
+        unique = name if times[name] == 1 else next(n for i in numbers[name] if (n := f"{name}_{i}") not in used)
+        used.add(unique)
+        made.append(unique)
+    return made
+
+
+# The table that a runtime runs a plan from: all values by index, and the nodes in order with the indices of operands and results.
+
+ABSENT = -1
+"""The index of an operand or result that is left out."""
+
+_COPY_FIELDS = ("bytes", "step", "target_free", "source_ready", "before", "source_until")
+"""The fields of a copy between memories behind its source and its result, in the order of the C struct (_COPY)."""
+
+
+@dataclass(frozen=True)
+class TableValue:
+    """A value: a buffer of an arena, a constant, or a value that the caller or a kernel holds.
+
+    `block` is the name of its arena, None outside of arenas. `offset` (bytes) counts from the start of the arena or, of a constant, from
+    the start of the block of constants; None without an address. `size` is in bytes, None where it is not known. `first` and `last` are
+    steps, both inclusive. `alias` is the index of the value that owns the bytes, if that is another. `strides` are the elements from one
+    index of each axis to the next.
+    """
+
+    name: str
+    kind: str
+    block: str | None
+    offset: int | None
+    size: int | None
+    first: int
+    last: int
+    alias: int | None
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableNode:
+    """A node: its operator, the step in which it runs, and the indices of its operands and results (ABSENT: left out)."""
+
+    name: str
+    domain: str
+    op_type: str
+    step: int
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    attributes: Mapping[str, Any]
+
+
+TableNumbers: TypeAlias = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The values of a plan and the nodes of its main graph that run at each inference, in order.
+
+    `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
+    indices of values. `states` are those that the plan keeps in an arena, `copies` those between two memories: the numbers of the C struct
+    of each (_STATE, _COPY), in its order; None is no step.
+    """
+
+    values: tuple[TableValue, ...]
+    planned: int
+    nodes: tuple[TableNode, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    states: tuple[TableNumbers, ...] = ()
+    copies: tuple[TableNumbers, ...] = ()
+
+
+def run_table(plan: PlanJson) -> RunTable:
+    """Return the table of `plan`. A node with a body, such as an If, is one node; a bare problem has no nodes."""
+    rows = sorted(rows_with_bodies(plan), key=lambda row: (row["first"], row["last"]))
+    # A tensor of a body has the path to it in its name; one of the main graph may be called like that, and goes first.
+    main = {id(row) for row in plan["buffers"]}
+    numbers = {row["name"]: i for i, row in enumerate(rows)}
+    numbers |= {row["name"]: i for i, row in enumerate(rows) if id(row) in main}
+    values = [
+        _value(row, row["kind"], row["arena"], (row["first"], row["last"]), numbers.get(row.get("alias") or ""))
+        for row in rows
+    ]
+    running = list(_running(plan))
+    ends = [[row["name"] for row in plan.get(key) or ()] for key in ("inputs", "outputs")]
+    read = chain.from_iterable((*operands, *results) for _, _, _, operands, results, _ in running)
+    constants = {row["name"]: row for row in reversed(plan.get("constants") or ())}
+    known = {row["name"]: row for key in ("outside", "unplanned", "outputs", "inputs") for row in plan.get(key) or ()}
+    index = {row["name"]: numbers[row["name"]] for row in plan["buffers"]}
+    for name in dict.fromkeys(chain(reversed(constants), *ends, read)):
+        if name and name not in index:
+            index[name] = len(values)
+            row = {**(constants.get(name) or known.get(name) or {}), "name": name}
+            values.append(_value(row, "constant" if name in constants else "outside"))
+    nodes = []
+    for step, name, operator, operands, results, attributes in running:
+        domain, _, op_type = operator.rpartition("::")
+        reads, makes = (tuple(index.get(value, ABSENT) for value in names) for names in (operands, results))
+        nodes.append(TableNode(name, domain, op_type, step, reads, makes, attributes))
+    states = tuple(
+        (index[state["input"]], index[state["output"]], state["size"], state["copied"], *_rows_of(state))
+        for state in plan.get("states") or ()
+        if is_kept(state)
+    )
+    copies = tuple(
+        (index[copy["source"]], index[copy["result"]], *(copy[key] for key in _COPY_FIELDS))
+        for copy in (plan.get("movement") or {}).get("copies", ())
+    )
+    inputs, outputs = (tuple(index[name] for name in names) for names in ends)
+    return RunTable(tuple(values), len(rows), tuple(nodes), inputs, outputs, states, copies)
+
+
+def _running(plan: PlanJson) -> Iterator[tuple[Any, ...]]:
+    """Yield the nodes of the main graph that run at each inference, if `plan` describes them.
+
+    Of each: its step, its name, its operator, its operands, its results and its attributes.
+    """
+    constant = set(plan.get("constant_nodes") or ())
+    lists = [plan.get(key) or () for key in ("operators", "operands", "results", "attributes")]
+    for (step, name), *described in zip(runs(plan), *lists, strict=False):
+        if name not in constant:
+            yield step, name, *described
+
+
+def _value(
+    row: Mapping[str, Any],
+    kind: str,
+    block: str | None = None,
+    life: tuple[int, int] = (0, 0),
+    alias: int | None = None,
+) -> TableValue:
+    address = (row.get("offset"), row.get("size"))
+    return TableValue(row["name"], kind, block, *address, *life, alias, row.get("dtype"), _shape(row), _strides(row))
+
+
+def _strides(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the elements from one index of each axis of `row` to the next: those it has, else those of contiguous elements."""
+    shape = _shape(row) or ()
+    if row.get("strides"):
+        size = element_bytes(row)
+        return tuple(stride // size for stride in row["strides"])
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def element_bytes(row: Mapping[str, Any]) -> int:
+    """Return the bytes of an element of `row`, a tensor that is not contiguous."""
+    size: int = row["size"] // prod(row["shape"])
+    return size
+
+
+def _shape(row: Mapping[str, Any]) -> tuple[int, ...] | None:
+    shape = row.get("shape")
+    return None if shape is None else tuple(shape)
+
+
+def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of rows of `state` before the axis that grows, and the bytes from one to the next."""
+    if not state["strides"] or not state["axis"] or not state["size"]:
+        return 1, state["size"]
+    pitch = state["strides"][state["axis"] - 1]
+    return state["size"] // pitch, pitch
+
+
+ELEMENT_BYTES = {
+    "FLOAT": 4,
+    "INT32": 4,
+    "UINT32": 4,
+    "DOUBLE": 8,
+    "INT64": 8,
+    "UINT64": 8,
+    "COMPLEX64": 8,
+    "COMPLEX128": 16,
+}
+ELEMENT_BYTES |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
+"""Bytes of an element of more than one, by type."""
+
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
+"""Bits of an element of less than a byte, by type."""
+
+TYPES = (
+    *("", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE"),
+    *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2"),
+    *("FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2"),
+)
+"""Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
+
+KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
+"""Kinds of tensors, by their numbers in the header."""
+
+
+def tables(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
+    """Yield the lines of all tables. `names` are identifiers of the values, `blocks` the macros of the arenas by name."""
+    yield from _indices(table, names, prefix)
+    yield from _enumerated(f"{prefix.lower()}_type", prefix, _types(table))
+    yield from _enumerated(f"{prefix.lower()}_kind", prefix, [(f"KIND_{k.upper()}", n) for n, k in enumerate(KINDS)])
+    yield from _tensors(table, names, blocks, prefix)
+    yield "/* The bytes of each block: the arenas, then the constants. */"
+    sizes = [f"{block}_SIZE" for block in (*blocks.values(), f"{prefix}_CONSTANTS")]
+    yield from array(f"size_t {prefix.lower()}_block_sizes", f"{prefix}_ARENA_COUNT + 1u", sizes)
+    yield from _nodes(table, prefix)
+
+
+def _enumerated(name: str, prefix: str, entries: Sequence[tuple[str, int]]) -> Iterator[str]:
+    yield f"enum {name} {{"
+    yield ",\n".join(f"    {prefix}_{entry} = {number}" for entry, number in entries)
+    yield "};"
+
+
+def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str]:
+    """Yield the index of each tensor in the table."""
+    yield from ("", f"#define {prefix}_TENSOR_COUNT {table.planned}u  /* tensors in arenas: the first of the table */")
+    yield f"#define {prefix}_VALUE_COUNT {len(names)}u  /* all tensors of the table */"
+    if names:
+        yield "/* The index of each tensor in the table below. */"
+        yield from _enumerated(
+            f"{prefix.lower()}_index", prefix, [(f"I_{name}", number) for number, name in enumerate(names)]
+        )
+
+
+def _types(table: RunTable) -> list[tuple[str, int]]:
+    """Return the element types in use; a workspace has the type 0."""
+    used = sorted({_type(value) for value in table.values} | {0})
+    return [(f"TYPE_{TYPES[number] or 'NONE'}", number) for number in used]
+
+
+def _type(value: TableValue) -> int:
+    return TYPES.index(value.dtype) if value.dtype in TYPES else 0
+
+
+_TENSOR = """
+#define ${P}_MAX_RANK ${rank}u
+struct ${p}_tensor {
+    const char *name;
+    size_t offset;         /* bytes from the start of its block */
+    size_t size;           /* bytes; 0 where they are not known */
+    uint${width}_t first, last;  /* steps of its life, both inclusive */
+    uint32_t arena;        /* the number of its block: an arena, ${P}_CONSTANTS or ${P}_OUTSIDE */
+    int32_t alias;         /* the index of the tensor that owns the bytes; -1: it owns them itself */
+    enum ${p}_type type;
+    enum ${p}_kind kind;
+    int rank;              /* -1: without a shape, as a workspace */
+    uint${wide}_t shape[${P}_MAX_RANK];
+    uint${wide}_t strides[${P}_MAX_RANK];  /* elements from one index of an axis to the next */
+};
+/* Tensors of arenas by the first step of their lives, then constants and tensors outside. */
+"""
+_NO_TENSOR = '{"", 0u, 0u, 0u, 0u, 0u, -1, ${P}_TYPE_NONE, ${P}_KIND_OUTSIDE, -1, {0u}, {0u}}'
+
+
+def _tensors(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
+    values, low = table.values, prefix.lower()
+    rank = max((len(value.shape or ()) for value in values), default=0)
+    width = 32 if all(value.last < 2**32 for value in values) else 64
+    wide = 32 if all(size < 2**32 for v in values for size in (*(v.shape or ()), *v.strides)) else 64
+    yield filled(_TENSOR.lstrip(), prefix, rank=max(rank, 1), width=width, wide=wide)
+    rows = [_row(value, number, names, blocks, prefix) for number, value in enumerate(values)]
+    empty = filled(_NO_TENSOR, prefix)
+    yield from array(f"struct {low}_tensor {low}_tensors", f"{prefix}_VALUE_COUNT", rows, empty)
+
+
+def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> str:
+    placed = value.block is not None
+    where = f"{prefix}_T_{names[number]}_OFFSET, {prefix}_T_{names[number]}_SIZE"
+    if not placed:
+        where = f"{value.offset or 0}u, {_bytes(value)}u"
+    in_block = value.offset is not None
+    block = blocks[value.block] if value.block is not None else f"{prefix}_{'CONSTANTS' if in_block else 'OUTSIDE'}"
+    alias = -1 if value.alias is None else f"{prefix}_I_{names[value.alias]}"
+    kind = KINDS.index(value.kind) if value.kind in KINDS else 0
+    rank = -1 if value.shape is None else len(value.shape)
+    types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
+    sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
+    address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
+    return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
+
+
+def _bytes(value: TableValue) -> int:
+    """Return the bytes of a value outside of arenas, 0 where they are not known."""
+    if value.size is not None or value.shape is None:
+        return value.size or 0
+    return (prod(value.shape) * element_bits(value) + 7) // 8
+
+
+def element_bits(value: TableValue) -> int:
+    """Return the bits of an element of `value`, 0 where they are not known."""
+    if not value.dtype or value.dtype == "STRING":
+        return 0
+    return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
+
+
+_ATTRIBUTE = """
+enum ${p}_attribute_kind { ${P}_INTS, ${P}_FLOATS, ${P}_TEXTS };
+struct ${p}_attribute {
+    const char *name;
+    enum ${p}_attribute_kind kind;
+    uint32_t first, count;  /* in ${p}_ints, ${p}_floats or ${p}_texts */
+};
+"""
+_LINKS = """\
+#define ${P}_ABSENT -1  /* an operand or result that is left out */
+/* Operands and results of all nodes, by the index of the tensor. */
+"""
+_NODE = """\
+struct ${p}_node {
+    const char *name, *domain, *op_type;  /* the domain is empty for ONNX's own operators */
+    uint32_t step;
+    uint32_t first_operand, operand_count, first_result, result_count;  /* in ${p}_links */
+    uint32_t first_attribute, attribute_count;  /* in ${p}_attributes */
+};
+#define ${P}_NODE_COUNT ${count}u
+/* Nodes in the order in which they run. */
+"""
+_STATE = """\
+struct ${p}_state {
+    uint32_t input, output;  /* indices of the tensors before and after a run */
+    size_t size;             /* bytes from the address of the input on, which keep their content between runs */
+    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */
+    size_t rows, pitch;      /* rows before the axis that grows, and bytes from one to the next at every length */
+};
+#define ${P}_STATE_COUNT ${count}u
+"""
+_COPY = """\
+#define ${P}_NEVER UINT32_MAX  /* no step */
+/* Copies are made in this order, one at a time, and may run beside the nodes. */
+struct ${p}_copy {
+    uint32_t source, result;  /* indices of tensors */
+    size_t size;              /* bytes */
+    uint32_t step;            /* of its node */
+    uint32_t target_free;     /* from this step on it may write: nodes of earlier steps use what was there */
+    uint32_t source_ready;    /* from this step on it may read: nodes of earlier steps make its source */
+    uint32_t before;          /* the node of this step reads the result first, and waits; ${P}_NEVER: only copies do */
+    uint32_t source_until;    /* the node after this step writes over the source, and waits; ${P}_NEVER: none */
+};
+#define ${P}_COPY_COUNT ${count}u
+"""
+
+
+def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
+    low, nodes = prefix.lower(), table.nodes
+    links = [(*node.operands, *node.results) for node in nodes]
+    attributes = _AttributeLists(prefix)
+    given = [tuple(attributes.add(name, value) for name, value in node.attributes.items()) for node in nodes]
+    yield filled(_ATTRIBUTE, prefix)
+    yield from attributes.pools()
+    rows = [row for rows in given for row in rows]
+    yield from array(f"struct {low}_attribute {low}_attributes", str(len(rows)), rows, f'{{"", {prefix}_INTS, 0u, 0u}}')
+    yield filled(_LINKS, prefix)
+    listed = (", ".join(map(str, row)) for row in links if row)
+    yield from array(f"int32_t {low}_links", str(sum(map(len, links))), listed)
+    yield filled(_NODE, prefix, count=len(nodes))
+    starts = zip(accumulate(map(len, links), initial=0), accumulate(map(len, given), initial=0), strict=True)
+    yield from array(
+        f"struct {low}_node {low}_nodes",
+        f"{prefix}_NODE_COUNT",
+        (_node_initialiser(node, *start) for node, start in zip(nodes, starts, strict=False)),
+        '{"", "", "", 0u, 0u, 0u, 0u, 0u, 0u, 0u}',
+    )
+    for name, ends in (("input", table.inputs), ("output", table.outputs)):
+        yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
+        yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
+    if table.states:
+        yield filled(_STATE, prefix, count=len(table.states))
+        kept = (_initialiser(state, prefix) for state in table.states)
+        yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", kept)
+    if table.copies:
+        yield filled(_COPY, prefix, count=len(table.copies))
+        copies = (_initialiser(copy, prefix) for copy in table.copies)
+        yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", copies)
+
+
+def _initialiser(numbers: TableNumbers, prefix: str) -> str:
+    """Return the fields of a state or a copy, in the order in which they are declared; None is no step."""
+    fields = (f"{prefix}_NEVER" if number is None else f"{number}u" for number in numbers)
+    return f"{{{', '.join(fields)}}}"
+
+
+def _node_initialiser(node: TableNode, link: int, attribute: int) -> str:
+    names = ", ".join(map(literal, (node.name, node.domain, node.op_type)))
+    operands, results = len(node.operands), len(node.results)
+    links = f"{link}u, {operands}u, {link + operands}u, {results}u"
+    return f"{{{names}, {node.step}u, {links}, {attribute}u, {len(node.attributes)}u}}"
+
+
+class _AttributeLists:
+    """The values of attributes, collected in one list for each kind of value."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._values: dict[str, list[str]] = {"INTS": [], "FLOATS": [], "TEXTS": []}
+
+    def add(self, name: str, value: Any) -> str:
+        """Add the `value` of the attribute `name`, a number, a text or a list of these; return its row in the table."""
+        entries = list(value) if isinstance(value, list | tuple) else [value]
+        kind, write = _written(entries)
+        values = self._values[kind]
+        row = f"{{{literal(name)}, {self._prefix}_{kind}, {len(values)}u, {len(entries)}u}}"
+        values += map(write, entries)
+        return row
+
+    def pools(self) -> Iterator[str]:
+        """Yield the lists."""
+        low = self._prefix.lower()
+        if any("INFINITY" in value or "NAN" in value for value in self._values["FLOATS"]):
+            yield "#include <math.h>"
+        for kind, declared in (("INTS", "int64_t "), ("FLOATS", "double "), ("TEXTS", "char *const ")):
+            values = self._values[kind]
+            yield from array(f"{declared}{low}_{kind.lower()}", str(len(values)), values)
+
+
+def _written(entries: Sequence[Any]) -> tuple[str, Callable[[Any], str]]:
+    """Return the kind of the values `entries` of one attribute, and the function that writes one."""
+    if all(isinstance(entry, int) for entry in entries):
+        return "INTS", whole_number
+    if all(isinstance(entry, float) or entry in _NOT_FINITE for entry in entries):
+        return "FLOATS", float_number
+    return "TEXTS", literal
+
+
+_NOT_FINITE = frozenset({"inf", "-inf", "nan"})
+"""Floats as a plan writes them that JSON has no number for."""

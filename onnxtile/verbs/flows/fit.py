@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import changed, declared, narrowed, parameters, with_progress
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.read_network import separate
@@ -42,16 +41,17 @@ from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
 from onnxtile.model.node_kinds import is_quantised
+from onnxtile.model.topology import clear_plan
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import annotate, clear_plan
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import MovementResult
+from onnxtile.planning.rows import annotate
 from onnxtile.report.words import readable
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.system.progress import within
+from onnxtile.system.limits import within
 from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,

@@ -15,14 +15,13 @@ from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_peak
-from onnxtile.fitting.placement import placing_problem
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
 from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, is_in_proportion, search, search_within
 from onnxtile.fitting.strips import FitSchedule, Prices
-from onnxtile.fitting.write import wrap, write
+from onnxtile.fitting.write import placing_problem, wrap, write
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.model.binding import LeadingSizes
@@ -34,12 +33,12 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocat
 from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
-from onnxtile.planning.planner import find_planner
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.progress import within
+from onnxtile.system.limits import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile

@@ -1,4 +1,4 @@
-"""fuse and unfuse: subgraphs become meta-ops, with --lower operators, with --for-memory only where the arena gets no larger."""
+"""fuse: subgraphs become meta-ops, with --lower operators, with --for-memory only where the arena gets no larger."""
 
 from __future__ import annotations
 
@@ -9,37 +9,30 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
-from onnxtile.fusion.edge_rows import EdgeRule
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
-from onnxtile.fusion.site_check import SiteVerdict, check_sites
-from onnxtile.fusion.unfuse import unfuse as unfuse_graph
+from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, check_sites
 from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
-from onnxtile.model.topology import all_values, node_ids
-from onnxtile.model.validity import check
-from onnxtile.planning.annotate import clear_plan
+from onnxtile.model.save import Draft, check_written, written
+from onnxtile.model.topology import all_values, clear_plan, node_ids
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
-from onnxtile.system.progress import Progress
-from onnxtile.verbs.flows.kernels import live_bytes
+from onnxtile.system.limits import Progress
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
     FuseResult,
-    UnfuseResult,
     agreeing,
     bound_shapes,
     file_of,
     require_sites,
 )
 from onnxtile.verbs.fuse import FuseOptions
-from onnxtile.verbs.unfuse import UnfuseOptions
 from onnxtile.verification.open_sizes import bound_copy, bound_form
 from onnxtile.verification.rounding import compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original
@@ -59,6 +52,11 @@ def fuse(options: FuseOptions) -> FuseResult:
     the default plan is no larger than that of `model`. Marks of a plan are taken off. With `verify`, each different site and the whole
     model are run beside the original. Raises ModelError, QueryError, PatternError, UsageError; Mismatch where the outputs differ.
     """
+    return _fuse(options)[0]
+
+
+def _fuse(options: FuseOptions) -> tuple[FuseResult, Draft]:
+    """Return what `fuse` returns, and its model as it is to be written."""
     lower, verify, progress = options.lower, options.verify, options.progress
     _require_runs(options)
     chosen = chosen_patterns(options.patterns, lower)
@@ -69,9 +67,10 @@ def fuse(options: FuseOptions) -> FuseResult:
         message = "{for_memory} chooses meta-ops, and {lower} replaces them"
         raise about_options(message, hint="leave out one of the two")
     if lower != "none":
-        from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering has no use for it
+        from onnxtile.verbs.flows.lower import lower_patterns  # fuse without lowering takes no time to load it
 
-        return replace(lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress), source=source)
+        lowered = lower_patterns(original, chosen, lower, EdgeRule(options.edge), verify, progress)
+        return replace(lowered, source=source), Draft(lowered.model)
     shapes = cache(lambda: resolved(original))
     arena: ArenaChange | None = None
 
@@ -82,18 +81,20 @@ def fuse(options: FuseOptions) -> FuseResult:
         (fused, results), arena = choose_by_memory(original, fuse_copy, _sizes(original, progress), progress)
     else:
         fused, results = fuse_copy(())
-    check(fused)
+    draft = written(fused)
+    check_written(draft)
     verdict: Verdict | None = None
     sites: tuple[SiteVerdict, ...] = ()
     if verify:
         progress("verifying")
-        verdict = agreeing(compare(original, fused, progress=progress, file=source), "the fused model")
+        verdict = compare(original, fused, progress=progress, file=source, content=draft.content)
+        verdict = agreeing(verdict, "the fused model")
         if any(result.calls for result in results):
             bound = bound_form(original, verdict.dims)
             known = resolve(bound, run=True) if is_narrow(bound) else bound_shapes(original, shapes, bound)
             sites = check_sites(bound, fused, known, progress=progress)
             require_sites(site.call for site in sites if not site.equal)
-    return FuseResult(
+    result = FuseResult(
         fused,
         tuple(results),
         original.graph.num_nodes(),
@@ -103,6 +104,7 @@ def fuse(options: FuseOptions) -> FuseResult:
         arena=arena,
         source=source,
     )
+    return result, draft
 
 
 def _require_runs(options: FuseOptions) -> None:
@@ -140,10 +142,10 @@ def _sizes(model: ir.Model, progress: Progress) -> BoundDims:
 
 def run(options: FuseOptions) -> Outcome:
     """Do what the command and the step `fuse` ask for."""
-    result = fuse.from_options(options)
+    result, draft = _fuse(options)
     # Patterns that are named must match; those of the library need not.
     if not options.patterns or result.lowered or any(pattern.matches for pattern in result.patterns):
-        return Outcome(result, "fuse", result.model)
+        return Outcome(result, "fuse", draft)
     note = "error: no pattern that was named matches, so nothing is written (--explain NAME says why)"
     return Outcome(result, "", reason=_no_match(result.patterns), note=note)
 
@@ -152,35 +154,6 @@ def _no_match(patterns: Sequence[PatternResult]) -> str:
     """Return that no pattern matches, and what does the work of the meta-ops already."""
     already = [f"{operator} {count:,}" for pattern in patterns for operator, count in pattern.already.items()]
     return "no match" + (f" (already one node: {', '.join(already)})" if already else "")
-
-
-# Undo what fuse did.
-
-
-@declared(UnfuseOptions)
-def unfuse(options: UnfuseOptions) -> UnfuseResult:
-    """Undo all that fuse did to `model`, and take the marks of a plan off.
-
-    Raises UsageError where there is nothing to undo, ModelError, Mismatch.
-    """
-    progress = options.progress
-    progress("reading the model")
-    fused = load(options.model)
-    restored = fused.clone()
-    unfused = unfuse_graph(restored)
-    clear_plan(restored)
-    check(restored)
-    verdict = None
-    if options.verify:
-        progress("verifying")
-        verdict = agreeing(compare(fused, restored, progress=progress), "the unfused model")
-    return UnfuseResult(restored, unfused, verdict, source=file_of(options.model))
-
-
-def run_unfuse(options: UnfuseOptions) -> Outcome:
-    """Do what the command and the step `unfuse` ask for."""
-    result = unfuse.from_options(options)
-    return Outcome(result, "unfuse", result.model)
 
 
 # With --for-memory, meta-ops are left out until the model needs no larger arena than node by node.
@@ -251,6 +224,8 @@ def _costly(model: ir.Model, plan: PlanResult, limit: int) -> set[Site]:
 
 def _steps_over(plan: PlanResult, limit: int) -> set[int]:
     """Return the steps at which more than `limit` bytes live; those of the largest sum where none has more, as between buffers are gaps."""
+    from onnxtile.verbs.flows.kernels import live_bytes
+
     live = live_bytes(plan)
     least = min(limit + 1, max(live))
     return {step for step, size in enumerate(live) if size >= least}

@@ -7,8 +7,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared, narrowed
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared, narrowed
 from onnxtile.inspection.layers import Ranking
 from onnxtile.inspection.summary import Inspection, summarise
 from onnxtile.inspection.trace import Trace, choose_anywhere
@@ -16,7 +15,7 @@ from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.binding import bind
 from onnxtile.model.feeds import read_inputs, write_arrays
 from onnxtile.model.load import load
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.verbs.flows.kernels import bind_ranges, require_sizes_from_1
 from onnxtile.verbs.flows.results import not_both
 from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions

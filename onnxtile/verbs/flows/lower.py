@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.fusion.edge_rows import EdgeRule, by_effect
 from onnxtile.fusion.lower.driver import BY_RUN, Lowered, LoweredSites, SitePair
 from onnxtile.fusion.lower.driver import lower as lower_graph
 from onnxtile.fusion.lower.lowering import LoweringFacts, Target
 from onnxtile.fusion.pattern import Pattern
-from onnxtile.fusion.site_check import SiteVerdict, check_sites
+from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, by_effect, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.verbs.flows.results import BoundDims, FuseResult, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form

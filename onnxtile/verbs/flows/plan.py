@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.arena.run import ArenaVerdict, arena_run, at_sizes
-from onnxtile.arena.state_run import SizedPlan, StateVerdict, state_run
+from onnxtile.arena.run import ArenaVerdict, SizedPlan, StateVerdict, arena_run, at_sizes, state_run
 from onnxtile.check.audit import require
 from onnxtile.check.ranges import listed, proved_sizes
 from onnxtile.common_options import DimensionSizes, WholeShapes
 from onnxtile.declare import values as option_values
-from onnxtile.declare.option import declared
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.model.binding import (
     LeadingSizes,
@@ -33,8 +31,12 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.formula import SizeFormula, SizeRanges, read_size
 from onnxtile.model.load import digest, file_name, load
-from onnxtile.planning.annotate import annotate
-from onnxtile.planning.largest import (
+from onnxtile.planning.model_plan import PlanSettings, plan_model
+from onnxtile.planning.offsets.effort import LEVELS
+from onnxtile.planning.offsets.problem import OverCapacity
+from onnxtile.planning.order_search import require_orderable
+from onnxtile.planning.orders import find_order
+from onnxtile.planning.ranges import (
     MOST_SIZE,
     Growth,
     LargestSize,
@@ -43,14 +45,12 @@ from onnxtile.planning.largest import (
     SizeTrial,
     growth_of,
     largest_fitting,
+    none_fits,
+    sizes_of_runs,
+    with_equal_dims,
 )
-from onnxtile.planning.model_plan import PlanSettings, plan_model
-from onnxtile.planning.offsets.effort import LEVELS
-from onnxtile.planning.offsets.problem import OverCapacity
-from onnxtile.planning.ordering.every_order import require_orderable
-from onnxtile.planning.ranges import none_fits, sizes_of_runs, with_equal_dims
 from onnxtile.planning.result import PlanResult
-from onnxtile.planning.schedule import find_order
+from onnxtile.planning.rows import annotate
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -66,7 +66,7 @@ from onnxtile.system.errors import (
     UsageError,
     about_options,
 )
-from onnxtile.system.progress import silent, within
+from onnxtile.system.limits import silent, within
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
     choose_kernels,

@@ -12,28 +12,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 
 import onnx_ir as ir
 
-from onnxtile.declare.target import TargetFigures
-from onnxtile.declare.values import path_of
+from onnxtile.declare.values import TargetFigures, path_of
 from onnxtile.declare.verb import JsonFields, VerbResult, write_result
 from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
-from onnxtile.model.modules import ModulePath, module_path
-from onnxtile.model.stream import Draft
+from onnxtile.model.node_kinds import ModulePath, module_path
+from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
-from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.arena.run import ArenaVerdict
-    from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.arena.run import ArenaVerdict, StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
     from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle, StreamedInput
@@ -42,9 +39,10 @@ if TYPE_CHECKING:
     from onnxtile.fusion.site_check import SiteVerdict
     from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
-    from onnxtile.planning.largest import LargestSize
+    from onnxtile.planning.ranges import LargestSize
     from onnxtile.planning.result import PlanResult
     from onnxtile.report.format import PlanExport
+    from onnxtile.shapes.opened_calls import Unfolded
     from onnxtile.tiling.result import TileResult
     from onnxtile.tiling.site_check import TileVerdict
     from onnxtile.verbs.fit import FitOptions
@@ -554,7 +552,7 @@ class PlannedModel(ModelResult):
 
     def constant_block(self) -> bytes:
         """Return the bytes of the constants, each at its offset in the block of constants. Raises UsageError, ModelError."""
-        from onnxtile.planning.annotate import constant_block
+        from onnxtile.planning.rows import constant_block
 
         return constant_block(self.model, self.plan)
 
@@ -585,7 +583,7 @@ class ModelPlan:
     @property
     def document(self) -> PlanExport:
         """The JSON of the plan, from which every format can be written."""
-        from onnxtile.planning.annotate import constant_block
+        from onnxtile.planning.rows import constant_block
         from onnxtile.report.format import PlanExport
 
         firmware = None if self.firmware is None else self.firmware.files

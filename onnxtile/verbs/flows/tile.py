@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fitting.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
-from onnxtile.model.stream import Draft
-from onnxtile.model.topology import all_nodes, node_id
+from onnxtile.model.save import Draft
+from onnxtile.model.topology import all_nodes, clear_plan, node_id
 from onnxtile.model.validity import check
-from onnxtile.planning.annotate import clear_plan
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.tiling.contraction import FreeAt
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.result import TileResult

@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.declare.option import declared
-from onnxtile.declare.verb import Outcome
+from onnxtile.declare.verb import Outcome, declared
 from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.feeds import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import repeatable_session
-from onnxtile.system.progress import Progress
+from onnxtile.system.limits import Progress
 from onnxtile.verbs.flows.results import BoundDims, InputShapes, not_both, nothing_compared
 from onnxtile.verbs.verify import CompareOptions
-from onnxtile.verification.bisect import bisect
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.rounding import compare_before, excused_by_one_step, within_one_step
-from onnxtile.verification.trials import Trial, Verdict, compare_with, run_edges, run_original
+from onnxtile.verification.trials import Trial, Verdict, bisect, compare_with, run_edges, run_original
 
 
 @declared(CompareOptions)

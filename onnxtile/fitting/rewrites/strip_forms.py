@@ -1,0 +1,297 @@
+"""Forms of operators that can be cut into strips or parts, where the model has others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxtile.fitting.editing import ModelEdit
+from onnxtile.model import keys
+from onnxtile.model.topology import has_body
+from onnxtile.operators.families.movement import interpolates, is_mirrored, pad_sizes, resize_scales
+from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
+from onnxtile.operators.table import movement_of
+from onnxtile.system.errors import Infeasible, unknown
+
+# An input that comes row by row is read by a Slice of its rows, which is then cut into strips as any operator is.
+#
+# A strip reads the rows that no strip before it has read. So each row is read once, in order, and rows that are needed again are kept.
+
+
+def stream_rows(edit: ModelEdit, name: str, axis: int | None) -> ir.Node:
+    """Let a Slice read the input `name`, whose rows lie along an `axis` (None: it has none), for all its readers; return the Slice.
+
+    Raises UsageError where there is no such input, Infeasible for one without rows.
+    """
+    graph = edit.model.graph
+    inputs = {value.name: value for value in graph.inputs if value not in edit.constants}
+    if name not in inputs:
+        raise unknown("input", name, [known for known in inputs if known])
+    value = inputs[name]
+    sizes, dtype = edit.sizes(value) or (), edit.dtype(value)
+    reason = _reason(value, sizes, axis, dtype)
+    if reason:
+        raise Infeasible(f"{name!r} cannot come row by row: {reason}", hint=f"leave --io {name}=rows out")
+    assert axis is not None
+    rows = edit.value(f"{name}/rows", sizes, dtype)
+    bounds, attributes = edit.slice_bounds(([0], [sizes[axis]], [axis]), f"{name}/rows/sizes")
+    readers = list(value.uses())
+    first = next(iter(graph))
+    edit.add(first, "Slice", [value, *bounds], rows, attributes)
+    for use in readers:
+        use.node.replace_input_with(use.idx, rows)
+    value.metadata_props[keys.STREAM] = str(axis)
+    maker = rows.producer()
+    assert maker is not None
+    return maker
+
+
+def _reason(value: ir.Value, sizes: tuple[int, ...], axis: int | None, dtype: ir.DataType | None) -> str:
+    """Return why an input cannot come row by row; empty where it can."""
+    if value.is_graph_output():
+        return "it is an output, too"
+    if dtype is None or dtype.bitwidth < 8:
+        return "its elements have less than a byte"
+    if axis is None or sizes[axis] < 2:
+        return "it has one row"
+    return "" if value.uses() else "nothing reads it"
+
+
+# Products with a transposed tensor become Gemms that read it row by row, so that pieces of its rows need no copy to be joined.
+#
+# Exporters transpose the keys of attention. The keys of a piece of the tokens would be columns then, and columns are joined by a copy; rows
+# lie one after the other.
+
+
+_OLDEST = 11
+"""The first opset in which Gemm needs no third operand."""
+_DEEPEST_VIEWS = 4
+"""Products with one number between a Transpose and the product of matrices, at most."""
+
+
+class Transposed(NamedTuple):
+    """A value whose elements, in their order, are the rows of a transposed matrix, and the number that scales them."""
+
+    rows: ir.Value
+    scale: float
+
+
+def read_by_rows(edit: ModelEdit) -> list[ir.Node]:
+    """Write products of one matrix with a transposed one as Gemms (in place); return the products that went."""
+    changed = []
+    for node in list(edit.model.graph) if edit.opset >= _OLDEST else ():
+        if node.op_type != "MatMul" or node.domain not in STANDARD or None in node.inputs:
+            continue
+        left, right = ((value, edit.sizes(value) or ()) for value in node.inputs if value is not None)
+        is_one = all(len(sizes) > 1 and prod(sizes[:-2]) == 1 for _, sizes in (left, right))
+        turned = _transposed(edit, right[0]) if is_one and edit.dtype(left[0]) == ir.DataType.FLOAT else None
+        if turned is not None:
+            _write(edit, node, left[0], turned)
+            changed.append(node)
+    return changed
+
+
+def _transposed(edit: ModelEdit, value: ir.Value, depth: int = 0) -> Transposed | None:
+    """Return the rows of which a matrix is the transpose; None where it is not made so."""
+    node, sizes = value.producer(), edit.sizes(value) or ()
+    if node is None or node.domain not in STANDARD or value in edit.constants or depth > _DEEPEST_VIEWS:
+        return None
+    operand, factor = (*node.inputs, None)[:2]
+    if node.op_type == "Mul" and operand is not None and factor is not None and factor in edit.constants:
+        number = edit.constants.array(factor)
+        inner = _transposed(edit, operand, depth + 1) if number.size == 1 and edit.sizes(operand) == sizes else None
+        return None if inner is None else inner._replace(scale=inner.scale * float(number.item()))
+    if node.op_type != "Transpose" or operand is None:
+        return None
+    order = node.attributes.get_ints("perm") or range(len(sizes))[::-1]
+    long = [axis for axis in order if (edit.sizes(operand) or ())[axis] > 1]
+    is_turned = min(sizes[-2:]) > 1 and len(long) == 2 and long[0] > long[1]
+    return Transposed(operand, 1.0) if is_turned else None
+
+
+def _write(edit: ModelEdit, node: ir.Node, left: ir.Value, right: Transposed) -> None:
+    result = node.outputs[0]
+    sizes, dtype = edit.sizes(result) or (), edit.dtype(result)
+    rows, summed, columns = (edit.sizes(left) or ())[-2], (edit.sizes(left) or ())[-1], sizes[-1]
+
+    def flat(value: ir.Value, *length: int) -> ir.Value:
+        shaped = edit.value(f"{value.name}/flat", length, dtype)
+        return edit.add(node, "Reshape", [value, edit.constant(f"{value.name}/sizes", np.asarray(length))], shaped)
+
+    product = edit.value(f"{result.name}/product", (rows, columns), dtype)
+    attributes = [ir.AttrInt64("transB", 1), ir.AttrFloat32("alpha", right.scale)]
+    edit.add(node, "Gemm", [flat(left, rows, summed), flat(right.rows, columns, summed)], product, attributes)
+    edit.replace(result, flat(product, *sizes))
+    edit.model.graph.remove(node, safe=True)
+
+
+# Operators that interpolate or mirror along rows and columns at once work along one axis after the other, so that rows can be cut.
+
+
+_OF_SIZES = frozenset({"axes", "keep_aspect_ratio_policy", "pads"})
+"""Attributes about the axes that a node changes."""
+
+
+def separate_axes(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+    """Let each Resize and Pad whose rows depend on neighbours change its rows first, then the other axes; return those that did both.
+
+    Sums along one axis after the other differ in the last bits, so with `exact` only copies are taken apart.
+    """
+    separated = []
+    for node in list(edit.model.graph):
+        facts = edit.view(node)
+        if node.domain in STANDARD and edit.bytes(node.outputs[0]) > edit.least and _is_apart(facts, exact=exact):
+            _take_apart(edit, facts)
+            separated.append(node)
+    return separated
+
+
+def _is_apart(facts: NodeView, *, exact: bool) -> bool:
+    """Return whether a node changes several axes, the first by interpolating or mirroring."""
+    changed = _changed(facts)
+    if len(changed) < 2:
+        return False
+    try:
+        if facts.node.op_type == "Pad":
+            return is_mirrored(facts) and min(pad_sizes(facts)) >= 0
+        sums = facts.node.attributes.get_string("mode", "nearest") != "nearest"
+        return interpolates(facts, changed[0]) and not (sums and exact)
+    except NotApplicable:
+        return False
+
+
+def _changed(facts: NodeView) -> list[int]:
+    before, after = facts.sizes(0) or (), facts.shapes.sizes(facts.node.outputs[0]) or ()
+    if len(before) != len(after):
+        return []
+    return [axis for axis, size in enumerate(before) if size != after[axis]]
+
+
+def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
+    node, changed = facts.node, _changed(facts)
+    value = node.inputs[0]
+    assert value is not None
+    sizes = list(facts.operand(0))
+    for axes in (changed[:1], changed[1:]):
+        for axis in axes:
+            sizes[axis] = facts.result[axis]
+        result = edit.value(f"{node.outputs[0].name}/axis{axes[0]}", sizes, edit.dtype(node.outputs[0]))
+        kept = [attribute for attribute in node.attributes.values() if attribute.name not in _OF_SIZES]
+        operands, pads = (
+            edit.pads(_pads(facts, axes)) if node.op_type == "Pad" else (_scaling(edit, facts, axes, sizes), [])
+        )
+        value = edit.add(node, node.op_type, [value, *operands], result, kept + pads)
+    edit.replace(node.outputs[0], value)
+    edit.model.graph.remove(node)
+
+
+def _pads(facts: NodeView, axes: Sequence[int]) -> list[int]:
+    rank = len(facts.result)
+    return [size if index % rank in axes else 0 for index, size in enumerate(pad_sizes(facts))]
+
+
+def _scaling(edit: ModelEdit, facts: NodeView, axes: Sequence[int], sizes: Sequence[int]) -> list[ir.Value | None]:
+    """Return the operands after the first of a Resize along `axes` alone: scales or sizes, as the node has them."""
+    scales = resize_scales(facts)
+    # Before opset 13 operands that are not given are empty tensors.
+    none = None if edit.opset > 12 else edit.constant("none", np.zeros(0, np.float32))
+    if scales is None:
+        return [none, none, edit.numbers(sizes)]
+    wanted = [scale if axis in axes else 1.0 for axis, scale in enumerate(scales)]
+    return [none, edit.constant("scales", np.asarray(wanted, np.float32))]
+
+
+# Products of several weights packed into one, such as queries, keys and values, become one product for each part that is read alone.
+
+
+_DEEPEST = 12
+"""Nodes between a product and the node that takes a part of its result, at most."""
+
+
+class _NotPacked(Exception):
+    """A part of a tensor is not a product with a part of constant weights."""
+
+
+def split_packed_products(edit: ModelEdit, least: int = 0) -> list[ir.Node]:
+    """Let each result of a Split, or of a Gather of one place, come from a product of its own; return the nodes that went.
+
+    Packed tensors of fewer than `least` bytes stay. Nodes that nothing reads any more are left in the graph.
+    """
+    parted = []
+    for node in list(edit.model.graph):
+        if not node.inputs or node.inputs[0] is None or edit.bytes(node.inputs[0]) < least:
+            continue
+        try:
+            results = _parts(edit, node)
+        except _NotPacked:
+            continue
+        if results:
+            for old, new in zip(node.outputs, results, strict=True):
+                edit.replace(old, new)
+            parted.append(node)
+    return parted
+
+
+def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
+    """Return the parts that `node` takes, made anew before it; empty for a node that takes none."""
+    source = node.inputs[0] if node.inputs else None
+    sizes = None if source is None else edit.sizes(source)
+    if source is None or sizes is None or source in edit.constants or node.domain not in STANDARD:
+        return []
+    axis = node.attributes.get_int("axis", 0) % max(len(sizes), 1)
+    maker = _PartMaker(edit, node)
+    if node.op_type == "Split":
+        ends = accumulate(((edit.sizes(value) or sizes)[axis] for value in node.outputs), initial=0)
+        return [maker.part(source, axis, *both) for both in pairwise(ends)]
+    chosen = node.inputs[1] if node.op_type == "Gather" else None
+    if chosen is None or chosen not in edit.constants or edit.sizes(chosen) != ():
+        return []
+    index = int(edit.constants.array(chosen)) % sizes[axis]
+    result = node.outputs[0]
+    after = edit.sizes(result)
+    if after is None:
+        return []
+    part = maker.part(source, axis, index, index + 1)
+    numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
+    return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
+
+
+class _PartMaker:
+    """Makes parts of tensors from products with parts of their weights, before one node."""
+
+    def __init__(self, edit: ModelEdit, before: ir.Node) -> None:
+        self.edit, self.before = edit, before
+
+    def part(self, value: ir.Value, axis: int, start: int, stop: int, depth: int = 0) -> ir.Value:
+        """Return the elements of `value` from `start` to `stop`. Raises _NotPacked."""
+        node, sizes = value.producer(), self.edit.sizes(value)
+        if node is None or sizes is None or depth > _DEEPEST or has_body(node) or len(node.outputs) > 1:
+            raise _NotPacked
+        is_product = node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants
+        is_moved = movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
+        if not is_product and not is_moved:
+            raise _NotPacked
+        links = self.edit.links(node, axis)
+        if links is None or (is_product and links[1] is None):
+            raise _NotPacked
+        inputs: list[ir.Value | None] = []
+        for operand, link in zip(node.inputs, links, strict=True):
+            if operand is None or link is None:
+                inputs.append(operand)
+                continue
+            window = link.reads(start, stop)
+            if link.sources is not None or link.factor > 1 or window.before or window.after:
+                raise _NotPacked
+            rows = link.axis, window.start, window.stop
+            if operand in self.edit.constants:
+                inputs.append(self.edit.part(f"{operand.name}/{window.start}", operand, rows))
+            else:
+                inputs.append(self.part(operand, *rows, depth + 1))
+        result = self.edit.resized(value, axis, stop - start, f"part{start}")
+        self.edit.again(self.before, node, inputs, [result])
+        return result

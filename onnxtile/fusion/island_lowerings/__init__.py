@@ -1,1 +1,0 @@
-"""How quantised islands are lowered, by family of their operators."""

@@ -1,1 +1,0 @@
-"""How operators that compute on quantised tensors become float ones, by family."""

@@ -1,1 +1,0 @@
-"""Planners, found by their existence: from a Problem to offsets."""

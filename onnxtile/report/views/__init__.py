@@ -1,1 +1,0 @@
-"""Views of results in notebooks and files, one for each verb, found by their existence."""

@@ -1,1 +1,0 @@
-"""Tileable operators, by family."""
