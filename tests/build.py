@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.compose
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
@@ -56,6 +57,22 @@ def model(
     graph = helper.make_graph(list(nodes), "g", _values(inputs), _values(outputs), tensors)
     opsets = [helper.make_opsetid(name.replace("_", "."), version) for name, version in {"": opset, **domains}.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=functions)
+
+
+def side_by_side(models: Iterable[onnx.ModelProto]) -> onnx.ModelProto:
+    """Return one model of the graphs of several of the same operator sets; all names of the first begin with "m0_", and so on."""
+    found = onnx.ModelProto()
+    for number, one in enumerate(models):
+        if not number:
+            found.CopyFrom(one)
+            found.ClearField("graph")
+            found.graph.name = one.graph.name
+        # onnx forgets the constants that bodies read.
+        constants = {tensor.name: f"m{number}_{tensor.name}" for tensor in one.graph.initializer}
+        graph = onnx.compose.add_prefix_graph(one.graph, f"m{number}_", name_map=constants)
+        for field in ("node", "input", "output", "initializer", "value_info"):
+            getattr(found.graph, field).extend(getattr(graph, field))
+    return found
 
 
 def _values(values: Values) -> list[onnx.ValueInfoProto]:

@@ -1,5 +1,6 @@
 """What all tests share: where the models are, how commands start, and the switch for slow checks."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -46,6 +47,9 @@ LIGHT = (
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So does this process: to read the assertions of all tests takes 12 s.
 sys.dont_write_bytecode = False
+
+# As in a command (`onnxtile.cli`): Python looks for cycles after so many new objects, and not after 700, which is a sixth of some folders.
+gc.set_threshold(200_000)
 
 # A shell that starts the tests in the background, or nohup, leaves signals ignored, and every process that a test starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

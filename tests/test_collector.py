@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -54,21 +55,19 @@ def test_only_a_graph_with_bodies_is_copied_while_onnx_infers_and_the_copy_is_fr
         onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
             g (float[2, 3] x, float m) => (float[2, 3] y) {{ h = Relu(x) {last} }}""")
     )
-    inferred, copies = infer._infer_onnx, list[int]()
+    inferred, construct, copies = infer._infer_onnx, ir.Graph.__init__, list[int]()
+    alive = weakref.WeakSet[ir.Graph]()
 
-    def new_graphs() -> list[int]:
-        return [id(value) for value in gc.get_objects() if type(value) is ir.Graph and id(value) not in before]
+    def constructed(graph: ir.Graph, *arguments: Any, **named: Any) -> None:
+        construct(graph, *arguments, **named)
+        alive.add(graph)
 
     def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
-        copies.append(len(new_graphs()))
+        copies.append(len(alive))
         return inferred(proto, names)
 
     monkeypatch.setattr(infer, "_infer_onnx", noted)
-    gc.collect()
-    alive = [
-        value for value in gc.get_objects() if type(value) is ir.Graph
-    ]  # held, so that no new graph gets the id of one
-    before = frozenset(map(id, alive))
+    monkeypatch.setattr(ir.Graph, "__init__", constructed)
     shapes = resolve(model)
-    assert copies == [graphs] and not new_graphs()
+    assert copies == [graphs] and not alive
     assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs if value.name != "c")

@@ -178,14 +178,17 @@ def prepare(model: Path, folder: Path) -> int:
 
 
 def test_the_script_of_a_user_passes_mypy_in_strict_mode(installed: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+    """The wrong script beside it, of two errors, does not."""
+    wrong = _SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length")
+    scripts = {"right.py": _SCRIPT, "wrong.py": wrong}
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(text)
     places = ("--cache-dir", tmp_path / "cache", "--python-executable", _bin(installed, "python"))
-    mypy = (sys.executable, "-m", "mypy", "--strict", *places)
-    script.write_text(_SCRIPT)
-    assert "Success" in _quiet(*mypy, script, folder=tmp_path)
-    script.write_text(_SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length"))
-    wrong = subprocess.run([*map(str, mypy), script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "arg-type" in wrong.stdout and "attr-defined" in wrong.stdout
+    command = map(str, (sys.executable, "-m", "mypy", "--strict", *places, *scripts))
+    done = subprocess.run(list(command), cwd=tmp_path, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert "checked 2 source files" in done.stdout and {line.partition(":")[0] for line in errors} == {"wrong.py"}
+    assert "arg-type" in done.stdout and "attr-defined" in done.stdout
 
 
 def test_the_sources_hold_documents_and_tests(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -156,14 +156,16 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    """The sources of the package, parsed: as millions of objects they are not to outlive this module."""
-    return {file: ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "onnxtile").rglob("*.py"))}
+def sources(*words: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the sources of the package in which one of `words` stands, parsed."""
+    for file in sorted((ROOT / "onnxtile").rglob("*.py")):
+        text = file.read_text("utf-8")
+        if any(word in text for word in words):
+            yield file, ast.parse(text)
 
 
-def test_calls_of_posix_stand_in_one_module(trees: dict[Path, ast.Module]) -> None:
-    for file, tree in trees.items():
+def test_calls_of_posix_stand_in_one_module() -> None:
+    for file, tree in sources(*POSIX_ONLY, *CALLS):
         if file.name == "posix.py":
             continue
         for node in ast.walk(tree):
@@ -175,8 +177,8 @@ def test_calls_of_posix_stand_in_one_module(trees: dict[Path, ast.Module]) -> No
                 assert node.attr not in CALLS, f"{file}:{node.lineno}"
 
 
-def test_texts_are_read_and_written_as_utf_8(trees: dict[Path, ast.Module]) -> None:
-    for file, tree in trees.items():
+def test_texts_are_read_and_written_as_utf_8() -> None:
+    for file, tree in sources("read_text", "write_text"):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.declare.plan_document import PlannedBody
-from onnxtile.firmware.addresses import ProgramMemory, ValueAddresses
+from onnxtile.firmware.addresses import ProgramMemory, ValueAddresses, stored_weights
 from onnxtile.firmware.islands import (
     PlannedIsland,
     between,
@@ -52,14 +52,12 @@ from onnxtile.firmware.program import (
     over_sizes,
     overlaps,
 )
-from onnxtile.firmware.weights import stored_weights
 from onnxtile.kernels.aliases import Alias, parts, views
 from onnxtile.model.formula import product_of, read_size
 from onnxtile.model.submodel import bare_node
 from onnxtile.model.topology import node_id
 from onnxtile.operators.node_view import NotApplicable
-from onnxtile.operators.row import CONTROL_FLOW
-from onnxtile.operators.table import operator_of, work_of
+from onnxtile.operators.table import CONTROL_FLOW, operator_of, work_of
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.orders import named
 from onnxtile.planning.ranges import growths_of_state

@@ -281,22 +281,28 @@ _LEAST_DEPTH = 4
 """Channels from which the innermost loop is over them."""
 
 
+def _as_image(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of a tensor of rows as those of images of one row."""
+    return (*sizes[:2], 1, sizes[2]) if len(sizes) == 3 else sizes
+
+
 def _convolution(kernel: _TemplateKernel) -> KernelText | None:
-    """Return a Conv or QLinearConv of one image without dilation or automatic padding; others are emx-onnx-cgen's.
+    """Return a Conv or QLinearConv of one image or one row without dilation or automatic padding; others are emx-onnx-cgen's.
 
     QLinearConv is rounded as emx-onnx-cgen and onnxruntime do: the sum in 32 bits times x_scale · w_scale / y_scale, to the nearest even.
     """
     is_rounded = kernel.node.op_type == "QLinearConv"
     x, w, bias = (kernel.name(index) for index in ((0, 3, 8) if is_rounded else (0, 1, 2)))
     y = kernel.result(0)
-    sizes, weights, result = (kernel.form(name).sizes for name in (x, w, y))
+    sizes, weights, result = (_as_image(kernel.form(name).sizes) for name in (x, w, y))
     attributes = kernel.attributes
     if len(sizes) != 4 or sizes[0] != 1 or kernel.form(x).dtype not in _CTYPES or kernel.form(y).dtype not in _CTYPES:
         return None
     if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or set(attributes.get("dilations", [1])) != {1}:
         return None
-    rows, columns = attributes.get("strides", [1, 1])
+    rows, columns = [1, *attributes.get("strides", [1, 1])][-2:]
     pads = attributes.get("pads", [0] * 4)
+    pads = pads if len(pads) == 4 else [0, pads[0], 0, pads[1]]
     holes: dict[str, object] = {
         **{"x": x, "w": w, "y": y, "x_type": _CTYPES[kernel.form(x).dtype], "w_type": _CTYPES[kernel.form(w).dtype]},
         **{"channels": result[1], "channels_of_group": result[1] // attributes.get("group", 1), "depth": weights[1]},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onnxtile.firmware.addresses import FlashWeights, placed
 from onnxtile.firmware.calls import (
     SpaceOffset,
     TableBranch,
@@ -51,7 +52,6 @@ from onnxtile.firmware.program import (
     flat,
     kernels_of,
 )
-from onnxtile.firmware.weights import FlashWeights, placed
 from onnxtile.report.formats.to_header import comment, filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options

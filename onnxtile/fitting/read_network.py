@@ -19,8 +19,7 @@ from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.row import Folding
-from onnxtile.operators.table import axis_links, folding_of, sharing_of, slides, work_of
+from onnxtile.operators.table import Folding, axis_links, folding_of, sharing_of, slides, work_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 

@@ -19,7 +19,7 @@ from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule, PatchRange
 from onnxtile.fusion.record import calls_inside, renew_records
-from onnxtile.kernels.liveness import LivePart, union
+from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside

@@ -26,8 +26,7 @@ from onnxtile.model.node_kinds import (
     sums_integers,
 )
 from onnxtile.model.opset import opset_of
-from onnxtile.operators.row import FloatMeaning
-from onnxtile.operators.table import names_where, quantised_form
+from onnxtile.operators.table import FloatMeaning, names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 

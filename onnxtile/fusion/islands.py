@@ -24,8 +24,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import has_body, has_containers
-from onnxtile.operators.row import No
-from onnxtile.operators.table import factors_of, may_draw, movement_of, operator_of
+from onnxtile.operators.table import No, factors_of, may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.system.dataclass import dataclass
 

@@ -21,8 +21,7 @@ from onnxtile.fusion.lower.lowering import (
     settings,
 )
 from onnxtile.operators.node_view import MICROSOFT
-from onnxtile.operators.row import FloatMeaning
-from onnxtile.operators.table import operators
+from onnxtile.operators.table import FloatMeaning, operators
 from onnxtile.system.runtime import Array
 
 

@@ -19,8 +19,7 @@ from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import OWN_DOMAINS, ModulePath, dotted, module_classes, module_path
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
-from onnxtile.operators.row import Products, QuantisedPort
-from onnxtile.operators.table import movement_of, operator_of, quantised_form
+from onnxtile.operators.table import Products, QuantisedPort, movement_of, operator_of, quantised_form
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule

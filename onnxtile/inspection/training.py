@@ -15,8 +15,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.operators import saves
 from onnxtile.operators.node_view import operator_name
-from onnxtile.operators.row import No
-from onnxtile.operators.table import movement_of, operator_of
+from onnxtile.operators.table import No, movement_of, operator_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 

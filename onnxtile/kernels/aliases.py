@@ -28,8 +28,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.row import CONTROL_FLOW, No, Operator
-from onnxtile.operators.table import operator_of, sharing_of
+from onnxtile.operators.table import CONTROL_FLOW, No, Operator, operator_of, sharing_of
 from onnxtile.shapes.infer import inferred_types
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass

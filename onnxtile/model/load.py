@@ -25,7 +25,7 @@ from onnx import TensorProto, numpy_helper, serialization
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
 from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
@@ -421,7 +421,7 @@ def _texts(model: ir.Model) -> Iterator[object]:
     for node in all_nodes(model):
         yield from (node.domain, node.op_type, node.name, node.overload, node.doc_string, *node.attributes)
         yield from (*node.metadata_props.keys(), *node.metadata_props.values())
-        yield from (attribute.doc_string for attribute in node.attributes.values())
+        yield from (attribute.doc_string for attribute in node.attributes.data.values())
     for value in all_values(model):
         yield from (value.name, value.doc_string, *value.metadata_props.keys(), *value.metadata_props.values())
         yield None if value.type is None else value.type.denotation

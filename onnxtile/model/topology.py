@@ -13,9 +13,8 @@ from onnxtile.model import keys
 
 # The walk over a model: its graphs, the bodies of nodes at any depth, its local functions, and all nodes and values in them.
 
-_GRAPH = ir.AttributeType.GRAPH
-# No set: the hash of an enum is computed in Python, and a walk asks for the type of every attribute.
-_GRAPHS = ir.AttributeType.GRAPHS
+# Compared by identity: the hash of an enum is computed in Python, and a walk asks for the type of every attribute.
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 _TENSOR, _TENSORS = ir.AttributeType.TENSOR, ir.AttributeType.TENSORS
 
 
@@ -44,7 +43,7 @@ def bodies_of(node: ir.Node) -> list[HeldGraph]:
         type_ = attribute.type
         if (type_ is not _GRAPH and type_ is not _GRAPHS) or attribute.is_ref():
             continue
-        if type_ == _GRAPH:
+        if type_ is _GRAPH:
             bodies.append(HeldGraph(attribute.name, None, attribute.as_graph()))
         else:
             bodies += (HeldGraph(attribute.name, i, body) for i, body in enumerate(attribute.as_graphs()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxtile.operators.row import No
+from onnxtile.operators.table import No
 
 _ONNX, _CONTRIB = "https://onnx.ai/onnx/operators/", "onnxruntime's docs/ContribOperators.md"
 _RUN = "tests/operators/test_evidence.py runs it over each operand of its result's size"

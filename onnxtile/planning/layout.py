@@ -10,12 +10,15 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from onnxtile.kernels.kernel_graph import ARENA, GraphKernel, KernelGraph, Schedule
-from onnxtile.kernels.liveness import (
+from onnxtile.kernels.kernel_graph import (
+    ARENA,
+    GraphKernel,
     InSteps,
+    KernelGraph,
     LivePart,
     LiveRange,
     Precedence,
+    Schedule,
     live_parts,
     live_ranges,
     union,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.from_onnx import PlanScope, StateChoice, States, read_kernels, states_of
 from onnxtile.kernels.kernel_graph import (
     ARENA,
     CONSTANT,
@@ -21,7 +21,6 @@ from onnxtile.kernels.kernel_graph import (
     KernelGraph,
     Schedule,
 )
-from onnxtile.kernels.states import StateChoice, States, states_of
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies

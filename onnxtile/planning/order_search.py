@@ -11,8 +11,7 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.kernels.kernel_graph import IN_PLACE, ByteSpan, KernelGraph, Schedule, Share, TensorRead
-from onnxtile.kernels.liveness import Ints, LiveRange
+from onnxtile.kernels.kernel_graph import IN_PLACE, ByteSpan, Ints, KernelGraph, LiveRange, Schedule, Share, TensorRead
 from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.peak_search import (

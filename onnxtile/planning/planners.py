@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.liveness import Ints, LivePart, by_steps, rounded
+from onnxtile.kernels.kernel_graph import Ints, LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.exact_search import How, solve
 from onnxtile.planning.offsets.gaps import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from onnxtile.declare.plan_document import CopyCount, PlanFailure, PlannedBuffer, PlannedPart
-from onnxtile.kernels.liveness import LivePart, union
+from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, align

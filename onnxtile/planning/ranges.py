@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.declare.verb import JsonFields
 from onnxtile.kernels.aliases import operands_of_state
-from onnxtile.kernels.kernel_graph import Schedule
-from onnxtile.kernels.liveness import Ints, live_sums
+from onnxtile.kernels.kernel_graph import Ints, Schedule, live_sums
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme, read_size
 from onnxtile.planning.layout import Layout

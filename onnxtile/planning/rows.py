@@ -26,8 +26,8 @@ from onnxtile.declare.plan_document import (
     PlannedStream,
 )
 from onnxtile.kernels.aliases import InputStream, LayoutFacts, views
+from onnxtile.kernels.from_onnx import StatePair, States
 from onnxtile.kernels.kernel_graph import ARENA, CONSTANT, NONE, OUTSIDE, UNKNOWN, GraphTensor, KernelGraph, StateShare
-from onnxtile.kernels.states import StatePair, States
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, product_of

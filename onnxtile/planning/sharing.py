@@ -9,14 +9,20 @@ from itertools import groupby
 from typing import NamedTuple
 
 from onnxtile.declare.plan_document import CopyCount
-from onnxtile.kernels.kernel_graph import IN_PLACE, NONE, ByteSpan, GraphKernel, KernelGraph, Schedule, Share
-from onnxtile.kernels.liveness import (
+from onnxtile.kernels.kernel_graph import (
+    IN_PLACE,
+    NONE,
+    ByteSpan,
+    GraphKernel,
     Ints,
+    KernelGraph,
     LiveChange,
     LivePart,
     LiveRange,
     LiveSums,
     Precedence,
+    Schedule,
+    Share,
     joined_ranges,
     merged,
     union,

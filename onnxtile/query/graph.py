@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -71,6 +72,8 @@ class Surroundings:
         self._passable: tuple[dict[Vertex, bool], dict[Vertex, bool]] = ({}, {})
         self._uses: dict[ir.Value, Uses] = {}
         self._ways: dict[tuple[int, bool], tuple[Edge, dict[Vertex, Sequence[Vertex]]]] = {}
+        self._shared_ways: defaultdict[object, dict[Vertex, Sequence[Vertex]]] = defaultdict(dict)
+        self._shared_beyond: defaultdict[object, dict[Vertex, Sequence[Beyond]]] = defaultdict(dict)
 
     def uses(self, value: ir.Value) -> Uses:
         """Return who reads `value`, in the order of input positions."""
@@ -87,10 +90,10 @@ class Surroundings:
 
         With `anyone`, an input of the graph is one, too, and so is what a body reads from the graph around it.
         """
-        # Alternatives take the same edge from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
+        # Alternatives take equal edges from the same vertex in turn. An edge is known by its identity, which is quick, and kept.
         known = self._ways.get((id(edge), anyone))
         if known is None:
-            known = self._ways[id(edge), anyone] = (edge, {})
+            known = self._ways[id(edge), anyone] = (edge, self._shared_ways[_direction(edge), anyone])
         ways = known[1]
         vertices = ways.get(vertex)
         if vertices is None:
@@ -104,7 +107,7 @@ class Surroundings:
             return ()
         known = self._beyond.get(id(edge))
         if known is None:
-            known = self._beyond[id(edge)] = (_passage(edge), {})
+            known = self._beyond[id(edge)] = (_passage(edge), self._shared_beyond[_direction(edge)])
         passage, ways = known
         vertices = ways.get(vertex)
         if vertices is None:
@@ -169,6 +172,11 @@ class Surroundings:
             elif (constant or anyone) and edge.output in {None, 0}:
                 sources.append(value)
         return sources
+
+
+def _direction(edge: Edge) -> object:
+    """Return what two edges have in common that lead to the same vertices."""
+    return edge.forward, edge.output, edge.input, edge.exclusive
 
 
 def _at(values: Sequence[_T], index: int | None) -> Sequence[_T]:

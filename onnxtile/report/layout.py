@@ -12,7 +12,7 @@ from operator import add
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from onnxtile.kernels.liveness import LivePart, rounded
+from onnxtile.kernels.kernel_graph import LivePart, rounded
 from onnxtile.model.node_kinds import ModulePath, dotted, module_path, shared_path
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.system.dataclass import dataclass

@@ -17,7 +17,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.save import MAX_IR_VERSION
 from onnxtile.model.topology import HeldGraph, bodies_of, called_functions, nodes_in
-from onnxtile.operators.row import CONTROL_FLOW
+from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.shapes.infer import inferred_types, values
 from onnxtile.shapes.propagation import opened
 from onnxtile.shapes.resolve import Shapes, resolve

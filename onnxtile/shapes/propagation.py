@@ -25,8 +25,7 @@ from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Dim, Dims, Known
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes
-from onnxtile.operators.row import CONTROL_FLOW, ShapeGrowth
-from onnxtile.operators.table import operator_of, operators
+from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes

@@ -18,8 +18,7 @@ import onnx_ir as ir
 
 from onnxtile.operators.node_view import MICROSOFT, NotApplicable, ReasonCode
 from onnxtile.operators.reads import SlidingAxis, TensorDims, kernel_axes
-from onnxtile.operators.row import FloatMeaning
-from onnxtile.operators.table import operator_of
+from onnxtile.operators.table import FloatMeaning, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import (
     BYTES,

@@ -24,8 +24,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import AxisSize
-from onnxtile.operators.row import Left
-from onnxtile.operators.table import operator_of
+from onnxtile.operators.table import Left, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.limits import Progress, counted, silent

@@ -28,8 +28,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
 from onnxtile.model.topology import all_graphs, all_nodes, all_values
-from onnxtile.operators.row import Movement
-from onnxtile.operators.table import movement_of, quantised_form
+from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
 from onnxtile.system.limits import Progress, silent

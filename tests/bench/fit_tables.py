@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +59,19 @@ def fit(given: Namespace) -> Rows:
                 for within in given.within or WITHIN:
                     key = (subject.name, place, within)
                     if key not in rows:
-                        before = next(
-                            (row["before"] for row in _of(rows, subject.name, place) if "before" in row), None
-                        )
+                        before = _before(rows, subject.name, place)
                         rows[key] = _fitted(subject, place, within, before, Path(folder), given.limit)
                         _keep(given.rows, key, rows[key])
     for model, place in dict.fromkeys((model, place) for model, place, _ in rows if place in PLACES):
-        before = next((row["before"] for row in _of(rows, model, place) if "before" in row), "")
-        yield model, PLACES[place], before, *(_arena(rows.get((model, place, within), {})) for within in WITHIN)
+        if any((model, place, within) not in rows for within in given.within or WITHIN):
+            continue  # not all of its rows are measured yet
+        arenas = (_arena(rows.get((model, place, within), {})) for within in WITHIN)
+        yield model, PLACES[place], _before(rows, model, place) or "", *arenas
 
 
-def _of(rows: Mapping[tuple[str, str, str], Row], model: str, place: str) -> Iterator[Row]:
-    return (row for key, row in rows.items() if key[:2] == (model, place))
+def _before(rows: Mapping[tuple[str, str, str], Row], model: str, place: str) -> int | None:
+    """Return the arena of a model as it is, where a row has it."""
+    return next((row["before"] for key, row in rows.items() if key[:2] == (model, place) and "before" in row), None)
 
 
 def _arena(row: Row) -> object:
@@ -123,12 +124,11 @@ def _fitted(subject: Subject, place: str, within: str, before: int | None, folde
     result = folder / "fitted.onnx"
     words = ("--capacity", capacity, "--budget", budget, "--io", place, "--target", _BOARD)
     done, report = _told(subject, folder, words, limit)
-    if report is None or done.code:
-        failed = f"over {limit} s" if done.code < 0 else done.reason
-        return {"seconds": done.seconds} | (
-            {"failed": failed} if report is None else {"reached": report["after"]["arena"]}
-        )
+    if report is None:
+        return {"failed": f"over {limit} s" if done.code < 0 else done.reason, "seconds": done.seconds}
     old, new = report["before"], report["after"]
+    if done.code:
+        return {"before": old["arena"], "reached": new["arena"], "seconds": done.seconds}
     return {
         "before": old["arena"],
         "arena": new["arena"],

@@ -6,8 +6,6 @@ the smallest; 1 is linear.
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 import statistics
 import sys
 import tempfile
@@ -23,7 +21,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-import onnxtile
 from onnxtile import api
 from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import pattern_set
@@ -33,7 +30,6 @@ from onnxtile.model.save import to_bytes
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.query.program import Program
 from onnxtile.verification.trials import run_original
-from tests.bench.alexnet import make as make_alexnet
 from tests.bench.commands import OWN, ROOT, Cost, cost
 from tests.bench.large_graphs import MAKERS
 from tests.bench.tables import Rows, Table, numbers
@@ -107,50 +103,6 @@ def _command(text: str, folder: Path, limit: int) -> Cost:
     words = [word.replace("FOLDER", str(folder)) for word in text.split()]
     words = [str(folder / "model.onnx") if word == "IN" else word for word in words]
     return cost([sys.executable, *OWN, *words], processor_seconds=limit)
-
-
-VERBS: dict[str, Callable[[onnx.ModelProto], Any]] = {
-    "inspect": lambda model: api.inspect(model).to_dict(),
-    "match": lambda model: api.match(model, "Tanh->Add"),
-    "fuse": api.fuse,
-    "lower": lambda model: api.fuse(model, lower="ort"),
-    "unfuse": lambda model: api.unfuse(api.fuse(model, verify=False).model),
-    "tile": lambda model: api.tile(model, max=4, conv=True),
-    "plan": api.plan,
-    "min-peak": lambda model: api.plan(model, order="min-peak", verify=False),
-    "any": lambda model: api.plan(model, order="any", verify=False),
-    "verify": lambda model: api.verify(model, model),
-}
-_PACKAGE = Path(onnxtile.__file__).parent
-_LEAST, _GROWS = 0.05, 1.3
-"""The seconds of a function that is shown, and its growth."""
-
-
-def _functions(given: Namespace) -> Rows:
-    """Yield the functions whose own time grows faster than the graph, and the sum of all."""
-    for shape in given.graphs.split(","):
-        for verb in given.rows.split(";") if given.rows else VERBS:
-            profiles = [_profile(VERBS[verb], MAKERS[shape](size)) for size in numbers(given.sizes)]
-            for name, last in sorted(profiles[-1].items(), key=lambda item: -item[1]):
-                seconds = [max(found.get(name, 0.0), 1e-3) for found in profiles]
-                growth = _growth(seconds, numbers(given.sizes))
-                if name == "all" or (last >= _LEAST and float(growth) >= _GROWS):
-                    yield shape, verb, name, *(f"{one:.2f}" for one in seconds), growth
-
-
-def _profile(verb: Callable[[onnx.ModelProto], Any], model: onnx.ModelProto) -> dict[str, float]:
-    """Return the seconds that each function took itself, and under "all" the sum."""
-    profile = cProfile.Profile(time.process_time)
-    try:
-        profile.runcall(verb, model)
-    except onnxtile.OnnxtileError as error:
-        sys.stderr.write(f"{error}\n")
-    found: dict[str, float] = {}
-    for (file, number, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        path = Path(file)
-        place = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else Path(*path.parts[-2:])
-        found[f"{place}:{number} {name}"] = own
-    return {"all": sum(found.values()), **found}
 
 
 def _queries(given: Namespace) -> Rows:
@@ -229,22 +181,6 @@ def _fuse_memory(given: Namespace) -> Rows:
         yield path.stem, before, arena(fused.model), fused.fused, arena(kept.model), kept.fused
 
 
-def _alexnet(given: Namespace) -> Rows:
-    """Yield the cost of tile for AlexNet of real size, beside that of onnx, which loads and saves it; the least of the runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "alexnet.onnx", Path(folder) / "out.onnx"
-        weights = make_alexnet(source)
-        load_and_save = "import onnx, sys; onnx.save(onnx.load(sys.argv[1]), sys.argv[2])"
-        commands = {
-            "onnx, load and save": ["-c", load_and_save, str(source), str(target)],
-            "tile --max 64": f"-m onnxtile tile {source} -o {target} --max 64 --no-verify -q --force".split(),
-        }
-        for name, words in commands.items():
-            costs = [cost([sys.executable, *words]) for _ in range(given.runs)]
-            memory = min(one.memory for one in costs) / weights
-            yield name, min(one.seconds for one in costs), memory
-
-
 def _sized(*first: str) -> Callable[[Namespace], Sequence[str]]:
     return lambda given: [*first, *(f"{size:,} nodes" for size in numbers(given.sizes)), "growth"]
 
@@ -265,14 +201,6 @@ TABLES = {
             "--limit": {"type": int, "default": 200, "help": "processor seconds of one command"},
         },
     ),
-    "functions": Table(
-        "functions whose own time grows faster than the graph, by verb",
-        _sized("graph", "verb", "function"),
-        _functions,
-        words=3,
-        models=False,
-        options=_GRAPHS | {"--rows": {"default": "", "metavar": "NAME;...", "help": "of VERBS"}},
-    ),
     "queries": Table(
         "time of the queries of patterns/aidge and of matching with the whole library",
         _sized(""),
@@ -290,12 +218,5 @@ TABLES = {
         "arenas of models in which meta-ops cost memory",
         ("model", "arena", "fused", "meta-ops", "--for-memory", "meta-ops"),
         _fuse_memory,
-    ),
-    "alexnet": Table(
-        "time and memory of tile for 61 million parameters",
-        ("AlexNet, 61 M parameters", "processor s", "resident, times the weights"),
-        _alexnet,
-        models=False,
-        options=_RUNS,
     ),
 }

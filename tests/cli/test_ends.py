@@ -282,8 +282,8 @@ time.sleep(100)
 def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, work: str, name: str) -> None:
     """Python alone would call the handler after the call; nor does it end while another thread works."""
     script = (
-        "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli.streams import Signals\n"
-        "from onnxtile.system.limits import RunLimits\nsignals = Signals()\nsignals.heed()\n"
+        "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli import streams\n"
+        "from onnxtile.system.limits import RunLimits\nstreams._GRACE = 0.5\nsignals = streams.Signals()\nsignals.heed()\n"
         f"try:\n    exec({work!r}, globals())\nexcept BaseException as error:\n"
         "    if not signals.code: raise\nsys.exit(signals.code)\n"
     )

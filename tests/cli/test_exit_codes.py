@@ -81,8 +81,20 @@ WRONG = {
 """Commands of each verb that cannot be done: files that are not there or no models, values that make no sense."""
 
 
+MADE: dict[str, bytes | None] = {}
+"""What every test finds in its folder, made once."""
+
+
 @pytest.fixture(autouse=True)
 def _models(tmp_path: Path, run: Run) -> None:
+    if not MADE:
+        _make(tmp_path, run)
+        MADE.update(files(tmp_path))
+    for name, content in MADE.items():
+        (tmp_path / name).write_bytes(content or b"")
+
+
+def _make(tmp_path: Path, run: Run) -> None:
     onnx.save(build.parsed(NET), tmp_path / "m.onnx")
     onnx.save(build.parsed(OTHER), tmp_path / "o.onnx")
     weights = ", ".join(["0.5"] * 64)

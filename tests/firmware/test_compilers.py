@@ -19,7 +19,10 @@ pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 from tests.firmware.test_decoder import decoder
 from tests.firmware.test_in_place import MAX, planned
 from tests.firmware.test_program import RECURRENT, STRICT, network
-from tests.firmware.test_repeats import CASES, HEAD
+from tests.firmware.test_quantised import quantised
+from tests.firmware.test_ranges import SEQUENCE
+from tests.firmware.test_ranges import model as over_ranges
+from tests.firmware.test_repeats import CASES, HEAD, NESTED
 
 COMPILERS = (
     ("gcc", "-std=c99", "-Wvla", "-Wstrict-prototypes"),
@@ -39,15 +42,7 @@ LSTM = f"""{HEAD} g (float[5, 1, 4] x, float[1, 1, 6] h) => (float[5, 1, 1, 6] y
     y, next = LSTM <hidden_size = 6> (x, w, r, , , h)
 }}"""
 WIDE = f"""{HEAD} g (int64[4] n, double[4] d) => (int64[4] m, double[4] e) {{ m = Abs(n) e = Exp(d) }}"""
-QUICK = {"weights in a file", "integers", "a state", "turns in turns"}
-
-
-def quantised(folder: Path) -> Path:
-    from models.make_quantised import FORMS
-
-    onnx.save(network(), folder / "float.onnx")
-    FORMS["qdq"](folder / "float.onnx", folder / "int.onnx")
-    return folder / "int.onnx"
+QUICK = {"convolutions", "sizes in ranges", "weights in a file", "integers", "a state", "turns in turns"}
 
 
 def fitted(folder: Path) -> None:
@@ -68,17 +63,18 @@ PROGRAMS: dict[str, Callable[[Path], object]] = {
     "meta-ops": lambda folder: (
         onnxtile.fuse(ROOT / "models" / "transformer.onnx", verify=False).plan(verify=False).write(folder / "net.c")
     ),
-    "integers": lambda folder: onnxtile.plan(quantised(folder), verify=False).write(folder / "net.c"),
+    "integers": lambda folder: onnxtile.plan(quantised("qdq"), verify=False).write(folder / "net.c"),
     "strips": fitted,
     "a state": lambda folder: onnxtile.plan(parsed(RECURRENT), verify=False, state={"h": "next"}).write(
         folder / "net.c"
     ),
     "a decoder": lambda folder: onnxtile.plan(decoder(), verify=False, state="found").write(folder / "net.c"),
-    "turns in turns": lambda folder: onnxtile.plan(parsed(HEAD + CASES["turns in turns"]), verify=False).write(
-        folder / "net.c"
-    ),
+    "turns in turns": lambda folder: onnxtile.plan(parsed(HEAD + CASES[NESTED]), verify=False).write(folder / "net.c"),
     "an LSTM": lambda folder: onnxtile.plan(parsed(LSTM), verify=False).write(folder / "net.c"),
     "copies of operands": lambda folder: planned(MAX).write(folder / "net.c"),
+    "sizes in ranges": lambda folder: onnxtile.plan(
+        over_ranges(SEQUENCE), verify=False, dims={"B": "1:3", "n": "1:8"}
+    ).write(folder / "net.c"),
     "wide numbers": lambda folder: onnxtile.plan(parsed(WIDE), verify=False).write(folder / "net.c"),
 }
 
@@ -91,6 +87,9 @@ def test_a_program_compiles_without_a_warning_everywhere(program: str, tmp_path:
     if not there:
         pytest.skip("there is no compiler")
     PROGRAMS[program](tmp_path)
+    if program == "sizes in ranges":
+        run = "int net_run(uint32_t b, uint32_t n, const float *x, const int64_t *tokens, const bool *keep);"
+        assert run in (tmp_path / "net.h").read_text()
     macros = {line.split()[1] for line in (tmp_path / "net.h").read_text().splitlines() if line.endswith("_EXTERN")}
     assert macros
     for command in there:

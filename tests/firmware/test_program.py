@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.verbs.flows.results import PlannedModel
+from tests.build import model as model_of
+from tests.build import parsed
 from tests.conftest import ROOT
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
@@ -80,10 +82,16 @@ def network(size: int = 12) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
+@cache
+def firmware_of(io: str) -> Firmware:
+    """Return the program of the network with its inputs and outputs at a place."""
+    return built(network(), io=io)
+
+
 @needs_cc
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
 def test_a_network_runs_wherever_its_inputs_and_outputs_are(io: str) -> None:
-    made = built(network(), io=io)
+    made = firmware_of(io)
     assert made.proof.equal and made.proof.runs == 3 and made.proof.not_run is None
     header = made.source.named("net").header
     assert ("net_input_pixels(void)" in header) == (io == "inside")
@@ -103,25 +111,9 @@ def test_convolutions_that_do_little_of_the_work_each_are_one_function() -> None
 
 @needs_cc
 def test_convolutions_that_do_much_of_the_work_have_their_sizes_as_constants() -> None:
-    code = built(network()).source.code
+    code = firmware_of("outputs").source.code
     assert code.count("row_end = ") == 3
     assert re.findall(r"filter = i1 \+ o \* (\w+) \*", code) == ["3", "6", "6"]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-x", "c++"), ("clang++", "-x", "c++", "-std=c++17")],
-)
-@pytest.mark.parametrize("defined", [(), ("-DNET_ARENA_EXTERN",)])
-def test_a_program_compiles_without_a_warning(
-    command: tuple[str, ...], defined: tuple[str, ...], tmp_path: Path
-) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"there is no {command[0]}")
-    options = [word for word in STRICT if "c++" not in command or word != "-Wstrict-prototypes"]
-    onnxtile.plan(network(), verify=False).write(tmp_path / "net.c")
-    done = subprocess.run([*command, *defined, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert not done.stderr and not done.returncode
 
 
 def test_a_file_takes_the_names_of_its_title_and_has_its_header_beside_it(tmp_path: Path) -> None:
@@ -164,8 +156,8 @@ def test_two_memories_are_two_arrays() -> None:
 
 
 @needs_cc
-def test_meta_ops_run_with_their_temporaries_in_a_workspace() -> None:
-    fused = onnxtile.fuse(ROOT / "models" / "transformer.onnx", verify=False)
+def test_meta_ops_run_with_their_temporaries_in_a_workspace(shallow: Path) -> None:
+    fused = onnxtile.fuse(shallow, verify=False)
     planned = fused.plan(verify=False)
     made = build(opened_of(planned), planned.plan)
     assert made.proof.equal and made.source.workspace > 0
@@ -210,16 +202,12 @@ def test_a_branch_is_chosen_by_its_condition(condition: bool) -> None:
 
 
 @needs_cc
-@pytest.mark.parametrize("name", ["y */ #error", "float", "bases", "uint8_t", "NULL", "9", "\n", "ü", "x.x"])
 @pytest.mark.parametrize("io", ["inside", "outside"])
-def test_any_name_of_a_tensor_is_an_identifier(name: str, io: str) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Neg(x) }'
-    )
-    model.graph.output[0].name = model.graph.node[0].output[0] = name
-    model.graph.input[0].name = model.graph.node[0].input[0] = "x_x"
-    planned = onnxtile.plan(model, verify=False, io=io)
-    assert build(opened_of(planned), planned.plan).proof.equal
+def test_any_name_of_a_tensor_is_an_identifier(io: str) -> None:
+    names = ["y */ #error", "float", "bases", "uint8_t", "NULL", "9", "\n", "ü", "x.x"]
+    nodes = [helper.make_node("Neg", ["x_x"], [name]) for name in names]
+    made = built(model_of(nodes, {"x_x": [3]}, {name: [3] for name in names}), io=io)
+    assert made.proof.equal and len(made.proof.outputs) == len(names)
 
 
 @needs_cc
@@ -287,7 +275,7 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
 @needs_cc
 def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path) -> None:
     planned = onnxtile.plan(network(), verify=False)
-    inside, beside = (build(opened_of(planned), planned.plan, weights=where) for where in ("code", "file"))
+    inside, beside = firmware_of("outputs"), build(opened_of(planned), planned.plan, weights="file")
     assert beside.proof.equal and beside.proof.runs == 3
     assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
     assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
@@ -364,19 +352,9 @@ def test_a_graph_that_hands_out_its_input_and_a_constant_copies_them() -> None:
 # What cannot be written is one line, before anything is.
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("y = RandomNormalLike(x)", "draws random numbers"),
-    ],
-)
-def test_what_no_c_is_for_is_named_with_its_node(body: str, message: str) -> None:
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
-        g (float[4] x, bool b, int64 m) => (float[4] y) {{ {body} }}"""
-    )
-    with pytest.raises(UsageError, match=message):
-        built(model)
+def test_what_no_c_is_for_is_named_with_its_node() -> None:
+    with pytest.raises(UsageError, match="draws random numbers"):
+        built(parsed("g (float[4] x) => (float[4] y) { y = RandomNormalLike(x) }"))
 
 
 def test_an_operator_that_emx_lacks_is_named_with_its_node() -> None:
@@ -507,6 +485,8 @@ def test_a_pipeline_bounds_ram_and_flash(
         return ended(command, monkeypatch)
 
     assert judged('max_ram = "64KiB"\nmax_flash = "64KiB"') == 0
+    assert (tmp_path / "model.p.plan.h").exists()
+    assert '#include "model.p.plan.h"' in (tmp_path / "model.p.plan.c").read_text()
     found = json.loads((tmp_path / "r.json").read_text())["models"][0]
     ram, flash = found["figures"]["ram"], found["figures"]["flash"]
     assert 0 < found["figures"]["arena"] < ram < 65536 and 0 < flash < 65536
@@ -582,22 +562,11 @@ def test_commands_and_pipelines_keep_weights_in_a_file(tmp_path: Path, monkeypat
     weights = ["--target", "t.toml"]
     assert ended([*command, "--emit", "net.c", *weights], monkeypatch) == 0
     assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c", *weights], monkeypatch) == 0
+    assert all((tmp_path / f"{name}.{ending}").exists() for name in ("net", "fit") for ending in ("c", "h"))
     files = [
         (tmp_path / name).read_bytes() for name in ("model.p.plan.weights.bin", "net.weights.bin", "fit.weights.bin")
     ]
     assert files[0] == files[1] and sorted(files[1]) == sorted(files[2])
-
-
-@needs_cc
-def test_a_pipeline_and_fit_write_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = arguments(tmp_path)
-    (tmp_path / "p.toml").write_text('[[steps]]\ndo = "plan"\nemit = ["c"]\n')
-    assert ended(["onnxtile", "run", str(tmp_path / "p.toml"), command[2]], monkeypatch) == 0
-    assert (tmp_path / "model.p.plan.h").exists()
-    assert '#include "model.p.plan.h"' in (tmp_path / "model.p.plan.c").read_text()
-    monkeypatch.chdir(tmp_path)
-    assert ended(["onnxtile", "fit", command[2], "--capacity", "64KiB", "--emit", "fit.c"], monkeypatch) == 0
-    assert (tmp_path / "fit.c").exists() and (tmp_path / "fit.h").exists()
 
 
 @needs_cc

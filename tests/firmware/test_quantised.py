@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -13,27 +16,43 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxtile
-from onnxtile.firmware.build import build
+from models.make_quantised import FORMS
+from onnxtile.firmware.build import Firmware, build
 from onnxtile.firmware.kernels import kernels_in_c
 from onnxtile.report.plan_tables import for_firmware
 from onnxtile.report.table import Table
 from onnxtile.system.errors import Mismatch
+from tests.build import side_by_side
 from tests.firmware.test_program import M4, M7, built, emulated, needs_cc, network, opened_of
+
+
+@cache
+def quantised(form: str = "qoperator") -> onnx.ModelProto:
+    """Return the network quantised in a form."""
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(network(), source := Path(folder, "float.onnx"))
+        FORMS[form](source, target := Path(folder, "int.onnx"))
+        return onnx.load(target)
+
+
+@cache
+def firmware_of(form: str) -> Firmware:
+    """Return the program of a quantised network, planned as islands."""
+    return built(quantised(form))
 
 
 @needs_cc
 @pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
-def test_a_quantised_network_runs_in_integers(form: str, tmp_path: Path) -> None:
-    made = built(quantised(tmp_path, form))
+def test_a_quantised_network_runs_in_integers(form: str) -> None:
+    made = firmware_of(form)
     assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
     functions = made.source.code.split("_run(", maxsplit=1)[0]
     assert "weights_8[]" in functions
 
 
 @needs_cc
-def test_a_plan_of_nodes_says_that_its_kernels_run_in_floats(tmp_path: Path) -> None:
-    model = quantised(tmp_path, "qdq")
-    made = built(model, kernels="nodes")
+def test_a_plan_of_nodes_says_that_its_kernels_run_in_floats() -> None:
+    made = built(quantised("qdq"), kernels="nodes")
     assert made.in_floats > 3
     table = for_firmware(made.to_dict())[0]
     assert isinstance(table, Table)
@@ -42,7 +61,7 @@ def test_a_plan_of_nodes_says_that_its_kernels_run_in_floats(tmp_path: Path) -> 
         rows["kernels in floats"]
         == f"{made.in_floats} between quantised tensors: planned as islands, they run in integers"
     )
-    assert built(model).in_floats == 0
+    assert firmware_of("qdq").in_floats == 0
 
 
 def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,22 +78,11 @@ def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "kernels_in_c", changed)
 
 
-def quantised(folder: Path, form: str = "qoperator") -> Path:
-    from models.make_quantised import FORMS
-
-    onnx.save(network(), folder / "float.onnx")
-    FORMS[form](folder / "float.onnx", folder / "int.onnx")
-    return folder / "int.onnx"
-
-
 @needs_cc
 @pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
-def test_results_that_are_rounded_otherwise_are_within_one_step(
-    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = quantised(tmp_path)
+def test_results_that_are_rounded_otherwise_are_within_one_step(io: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_sums_rounded_by("floorf", monkeypatch)
-    proof = built(model, io=io).proof
+    proof = built(quantised(), io=io).proof
     assert proof.equal and proof.results is not None
     assert proof.results.operators == ("QLinearAdd",) and proof.results.one_step == proof.runs
     assert proof.results.count == proof.results.equal + proof.runs > 10 * proof.runs
@@ -82,15 +90,15 @@ def test_results_that_are_rounded_otherwise_are_within_one_step(
 
 
 @needs_cc
-def test_the_node_whose_result_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_whose_result_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _with_sums_rounded_by("2.0f + rintf", monkeypatch)
     with pytest.raises(Mismatch, match=r"on the same operands 'sum_quantized' .QLinearAdd. is off by 2"):
-        built(quantised(tmp_path))
+        built(quantised())
 
 
 @needs_cc
-def test_a_quantised_tensor_at_a_wrong_address_is_noticed(tmp_path: Path) -> None:
-    planned = onnxtile.plan(quantised(tmp_path), verify=False)
+def test_a_quantised_tensor_at_a_wrong_address_is_noticed() -> None:
+    planned = onnxtile.plan(quantised(), verify=False)
     offsets = {row.name: row.offset for row in planned.plan.buffers}
     moved = tuple(
         replace(row, offset=offsets["c2_quantized"], alias=None) if row.name == "c3_quantized" else row
@@ -132,35 +140,40 @@ def _with_weights(
             helper.make_tensor("q", kind, sizes, random.integers(low, high, sizes).ravel().tolist()),
             numpy_helper.from_array(random.uniform(0.01, 0.1, scales).astype(floats), "s"),
             helper.make_tensor("z", kind, scales, zeros.ravel().tolist()),
-            numpy_helper.from_array(random.normal(size=48).astype(floats), "b"),
         ]
     )
+    if ", b)" in body:
+        model.graph.initializer.append(numpy_helper.from_array(random.normal(size=48).astype(floats), "b"))
     return onnx.shape_inference.infer_shapes(model)
 
 
-def _require_packed(model: onnx.ModelProto, **options: str) -> None:
+def _require_packed(models: Sequence[onnx.ModelProto], **options: str) -> None:
+    """Require of the program of all models that one kernel is called for each, which reads the weights as they are stored."""
+    model = side_by_side(models)
     made = built(model, **options)
-    assert made.proof.equal and made.source.calls == 1 and made.source.workspace == 0
-    held = {tensor.name: tensor for tensor in model.graph.initializer}
-    bits = 4 if held["q"].data_type in {TensorProto.INT4, TensorProto.UINT4} else 8
-    most = sum(
-        -(-int(np.prod(held[name].dims)) * size // 8) for name, size in (("q", bits), ("s", 32), ("z", bits), ("b", 32))
-    )
-    assert made.source.weights <= most
+    assert made.proof.equal and len(made.proof.outputs) == made.source.calls == len(models)
+    assert made.source.workspace == 0
+    bits: dict[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
+    most = (-(-int(np.prod(one.dims)) * bits.get(one.data_type, 32) // 8) for one in model.graph.initializer)
+    assert made.source.weights <= sum(most)
 
 
 @needs_cc
 @pytest.mark.parametrize("kernels", ["islands", "nodes"])
-@pytest.mark.parametrize(("dtype", "scales"), FEW_BITS)
-def test_weights_of_few_bits_are_unpacked_by_the_kernel(dtype: str, scales: str, kernels: str) -> None:
-    block = int(scales[4:]) if scales.startswith("b") else 0
-    shape = {"of a column": (48,), "of all": ()}.get(scales, (96 // (block or 1), 48))
-    attributes = f"axis = {0 if block else 1}, block_size = {block}"
-    body = "(float[2, 5, 96] x) => (float[2, 5, 48] y) { y = MatMul(x, w) }"
-    _require_packed(_with_weights(body, dtype, (96, 48), shape, attributes), kernels=kernels)
+def test_weights_of_few_bits_are_unpacked_by_the_kernel(kernels: str) -> None:
+    models = []
+    for dtype, scales in FEW_BITS:
+        block = int(scales[4:]) if scales.startswith("b") else 0
+        shape = {"of a column": (48,), "of all": ()}.get(scales, (96 // (block or 1), 48))
+        attributes = f"axis = {0 if block else 1}, block_size = {block}"
+        body = "(float[2, 5, 96] x) => (float[2, 5, 48] y) { y = MatMul(x, w) }"
+        models.append(_with_weights(body, dtype, (96, 48), shape, attributes))
+    _require_packed(models, kernels=kernels)
 
 
-UNPACKING = [
+Weights: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], str]
+"""What reads weights, their sizes and those of their scales, and the attributes of their DequantizeLinear."""
+UNPACKING: list[Weights] = [
     (
         "(float[7, 96] x) => (float[7, 48] y) { y = Gemm <alpha = 0.5, beta = -2.0> (x, w, b) }",
         (96, 48),
@@ -222,50 +235,40 @@ UNPACKING = [
 ]
 
 
+UNPACKING_OF_16_BITS: list[Weights] = [
+    ("(float16[3, 96] x) => (float16[3, 48] y) { y = MatMul(x, w) }", (96, 48), (48,), "axis = 1"),
+    (
+        "(float16[1, 96] x) => (float16[1, 48] y) { y = Gemm <transB = 1> (x, w, b) }",
+        (48, 96),
+        (48, 3),
+        "block_size = 32",
+    ),
+    ("(int64[3, 2] x) => (float16[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
+    (
+        "(float16[2, 8, 9, 7] x) => (float16 y) { y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, w, b) }",
+        *((48, 8, 3, 3), (48,), "axis = 0"),
+    ),
+    (
+        "(float16[1, 16, 9, 9] x) => (float16 y) { y = Conv <group = 4, dilations = [1, 2], strides = [1, 2]> (x, w) }",
+        *((48, 4, 2, 3), (48, 2, 2, 3), "axis = 1, block_size = 2"),
+    ),
+    (
+        '(float16[1, 4, 9] x) => (float16 y) { y = Conv <auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
+        *((6, 4, 4), (6,), "axis = 0"),
+    ),
+    (
+        "(float16[1, 2, 5, 7, 6] x) => (float16 y) { y = Conv <pads = [1, 1, 0, 1, 1, 0], strides = [2, 1, 1]>(x, w) }",
+        *((4, 2, 3, 3, 3), (4,), "axis = 0"),
+    ),
+]
+
+
 @needs_cc
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "uint8"])
-@pytest.mark.parametrize(("body", "sizes", "scales", "attributes"), UNPACKING)
-def test_products_convolutions_and_gathers_unpack_their_weights(
-    body: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, dtype: str
-) -> None:
-    _require_packed(_with_weights(body, dtype, sizes, scales, attributes))
-
-
-@needs_cc
-@pytest.mark.parametrize("dtype", ["int4", "uint8"])
-@pytest.mark.parametrize(
-    ("body", "sizes", "scales", "attributes"),
-    [
-        ("(float16[3, 96] x) => (float16[3, 48] y) { y = MatMul(x, w) }", (96, 48), (48,), "axis = 1"),
-        (
-            "(float16[1, 96] x) => (float16[1, 48] y) { y = Gemm <transB = 1> (x, w, b) }",
-            (48, 96),
-            (48, 3),
-            "block_size = 32",
-        ),
-        ("(int64[3, 2] x) => (float16[3, 2, 40] y) { y = Gather(w, x) }", (30, 40), (30, 5), "block_size = 8"),
-        (
-            "(float16[2, 8, 9, 7] x) => (float16 y) { y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, w, b) }",
-            *((48, 8, 3, 3), (48,), "axis = 0"),
-        ),
-        (
-            "(float16[1, 16, 9, 9] x) => (float16 y) { y = Conv <group = 4, dilations = [1, 2], strides = [1, 2]> (x, w) }",
-            *((48, 4, 2, 3), (48, 2, 2, 3), "axis = 1, block_size = 2"),
-        ),
-        (
-            '(float16[1, 4, 9] x) => (float16 y) { y = Conv <auto_pad = "SAME_LOWER", strides = [2]>(x, w) }',
-            *((6, 4, 4), (6,), "axis = 0"),
-        ),
-        (
-            "(float16[1, 2, 5, 7, 6] x) => (float16 y) { y = Conv <pads = [1, 1, 0, 1, 1, 0], strides = [2, 1, 1]>(x, w) }",
-            *((4, 2, 3, 3, 3), (4,), "axis = 0"),
-        ),
-    ],
-)
-def test_scales_of_16_bits_unpack_weights_too(
-    body: str, sizes: tuple[int, ...], scales: tuple[int, ...], attributes: str, dtype: str
-) -> None:
-    _require_packed(_with_weights(body, dtype, sizes, scales, attributes, np.float16))
+def test_products_convolutions_and_gathers_unpack_their_weights(dtype: str) -> None:
+    _require_packed([_with_weights(case[0], dtype, *case[1:]) for case in UNPACKING])
+    if dtype != "uint4":
+        _require_packed([_with_weights(case[0], dtype, *case[1:], np.float16) for case in UNPACKING_OF_16_BITS])
 
 
 @needs_cc
@@ -351,10 +354,8 @@ def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "board"), [M7, M4])
-def test_a_quantised_program_is_compared_node_by_node_on_a_microcontroller(
-    options: str, board: str, tmp_path: Path
-) -> None:
-    planned = onnxtile.plan(quantised(tmp_path), verify=False)
+def test_a_quantised_program_is_compared_node_by_node_on_a_microcontroller(options: str, board: str) -> None:
+    planned = onnxtile.plan(quantised(), verify=False)
     made = build(opened_of(planned), planned.plan, target=emulated(options, board))
     results = made.proof.results
     assert made.proof.equal and made.proof.runs == 3 and results is not None

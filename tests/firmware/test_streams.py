@@ -32,18 +32,20 @@ from onnxtile.model.feeds import ANYTHING
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 
 
-def planned_rows(source: onnx.ModelProto, *names: str) -> tuple[PlannedModel, Unfolded]:
+def planned_rows(source: onnx.ModelProto, capacity: int, *names: str) -> tuple[PlannedModel, Unfolded]:
     """Return the plan of a model that was fitted with these inputs row by row, and the model with its calls open."""
-    fitted = onnxtile.fit(source, capacity="smallest", io=[f"{name}=rows" for name in names], verify=False, budget="0%")
+    fitted = onnxtile.fit(source, capacity=capacity, io=[f"{name}=rows" for name in names], verify=False, budget="0%")
     planned = onnxtile.plan(fitted.model, verify=False)
     return planned, unfold(planned.model, resolve(planned.model, run=True), Constants(planned.model))
 
 
 @pytest.mark.parametrize(
-    "source", [image(1), image(3), quantised()], ids=["one channel", "three channels", "quantised"]
+    ("source", "capacity"),
+    [(image(1), 1500), (image(3), 2048), (quantised(), 4000)],
+    ids=["one channel", "three channels", "quantised"],
 )
-def test_the_program_asks_for_each_row_once(source: onnx.ModelProto) -> None:
-    planned, opened = planned_rows(source, "x")
+def test_the_program_asks_for_each_row_once(source: onnx.ModelProto, capacity: int) -> None:
+    planned, opened = planned_rows(source, capacity, "x")
     made = build(opened, planned.plan)
     assert made.proof.equal
     assert made.proof.runs == 3
@@ -69,7 +71,7 @@ g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
         w0=(4, 2, 3, 3),
         w1=(4, 2, 1, 1),
     )
-    planned, opened = planned_rows(source, "x", "z")
+    planned, opened = planned_rows(source, 4096, "x", "z")
     made = build(opened, planned.plan)
     assert made.proof.equal
     assert {function for _, function in made.source.interface.streams} == {"onnxtile_net_rows_x", "onnxtile_net_rows_z"}
@@ -77,7 +79,7 @@ g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("fault", ["twice", "early"])
 def test_rows_that_come_twice_or_out_of_order_end_the_proof(fault: str) -> None:
-    planned, opened = planned_rows(image(1), "x")
+    planned, opened = planned_rows(image(1), 1500, "x")
     program, command = program_of(opened, planned.plan), compiler()
     assert command is not None
     places = [number for number, call in enumerate(program.calls) if isinstance(call, HelperCall)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,14 @@ from models.make_quantised import FORMS
 from onnxtile.firmware.build import build
 from onnxtile.model.feeds import Wanted
 from onnxtile.system.runtime import Array
+from tests.build import side_by_side
 from tests.firmware.test_program import built, needs_cc, opened_of
 
 BYTES = np.arange(256, dtype=np.uint8)
 
 
-@needs_cc
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_sum_in_8_bits_has_the_bytes_of_onnxruntime(dtype: type, seed: int) -> None:
+def sum_in_8_bits(seed: int, dtype: type) -> onnx.ModelProto:
+    """Return a QLinearAdd with random scales and zero points."""
     random = np.random.default_rng(seed)
     kind = np.dtype(dtype).name
     model = onnx.parser.parse_model(
@@ -38,13 +38,27 @@ def test_a_sum_in_8_bits_has_the_bytes_of_onnxruntime(dtype: type, seed: int) ->
         zero: Array = np.asarray(random.integers(0, 128), dtype)
         model.graph.initializer.append(numpy_helper.from_array(scale, f"s{name}"))
         model.graph.initializer.append(numpy_helper.from_array(zero, f"z{name}"))
+    return model
+
+
+@needs_cc
+def test_a_sum_in_8_bits_has_the_bytes_of_onnxruntime() -> None:
+    """Each sum is of all pairs of bytes."""
+    kinds = list(product(range(3), (np.int8, np.uint8)))
     sides = {"a": np.repeat(BYTES, 256), "b": np.tile(BYTES, 256)}
-    given = Wanted({name: array.view(dtype).reshape(2, 32768) for name, array in sides.items()})
-    planned = onnxtile.plan(model, verify=False)
+    given = Wanted(
+        {
+            f"m{number}_{name}": array.view(dtype).reshape(2, 32768)
+            for number, (_, dtype) in enumerate(kinds)
+            for name, array in sides.items()
+        }
+    )
+    planned = onnxtile.plan(side_by_side(starmap(sum_in_8_bits, kinds)), verify=False)
     proof = build(opened_of(planned), planned.plan, wanted=given).proof
     # A processor without fused multiply-adds rounds twice in onnxruntime.
     is_fused = any(word in Path("/proc/cpuinfo").read_text("utf-8").split() for word in ("fma", "asimd"))
-    assert proof.equal and proof.outputs[0].max_abs <= (0 if is_fused else 1)
+    assert proof.equal and len(proof.outputs) == len(kinds)
+    assert max(output.max_abs for output in proof.outputs) <= (0 if is_fused else 1)
 
 
 @needs_cc
@@ -60,13 +74,8 @@ def test_a_template_has_its_headers_beside_kernels_that_need_none() -> None:
     assert built(model).proof.equal
 
 
-@needs_cc
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("after", [0, 1])
-@pytest.mark.parametrize(("more", "results"), [("", " , last"), ("b", "y, last"), ("b, , h", " , last")])
-def test_gated_recurrent_units_keep_their_state_in_the_result(
-    direction: str, after: int, more: str, results: str
-) -> None:
+def recurrent(direction: str, after: int, more: str, results: str) -> onnx.ModelProto:
+    """Return a GRU with random weights."""
     random, directions = np.random.default_rng(0), 2 if direction == "bidirectional" else 1
     rows = f"float[7, {directions}, 2, 5] y, " if "y" in results else ""
     model = onnx.parser.parse_model(
@@ -79,8 +88,15 @@ def test_gated_recurrent_units_keep_their_state_in_the_result(
     for name, shape in (("w", (15, 3)), ("r", (15, 5)), ("b", (30,))):
         array = random.normal(size=(directions, *shape)).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(array, name))
-    made = built(model)
-    assert made.proof.equal and "H_prev" not in made.source.code
+    return model
+
+
+@needs_cc
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_gated_recurrent_units_keep_their_state_in_the_result(direction: str) -> None:
+    results = [("", " , last"), ("b", "y, last"), ("b, , h", " , last")]
+    made = built(side_by_side(recurrent(direction, after, *names) for after in (0, 1) for names in results))
+    assert made.proof.equal and "H_prev" not in made.source.code and made.source.calls == 6
 
 
 @needs_cc
@@ -107,24 +123,22 @@ CONVOLUTIONS = [
     ("1, 6, 7, 9", "6, 1, 5, 3", "group = 6, pads = [4, 2, 2, 0]"),
     ("1, 4, 2, 2", "8, 1, 3, 3", "group = 4, pads = [3, 3, 3, 3], strides = [3, 3]"),
     ("1, 5, 4, 4", "3, 5, 1, 1", ""),
+    ("1, 3, 9", "4, 3, 3", ""),
+    ("1, 6, 9", "4, 6, 5", "pads = [3, 1], strides = [2]"),
+    ("1, 4, 7", "8, 1, 3", "group = 4, pads = [4, 0]"),
+    ("1, 5, 8", "3, 5, 1", "strides = [3]"),
 ]
 OTHER_CONVOLUTIONS = [
     ("2, 3, 6, 6", "4, 3, 3, 3", ""),
     ("1, 3, 9, 9", "4, 3, 3, 3", "dilations = [2, 2]"),
     ("1, 3, 9, 9", "4, 3, 3, 3", 'auto_pad = "SAME_UPPER"'),
-    ("1, 3, 9", "4, 3, 3", ""),
+    ("2, 3, 9", "4, 3, 3", ""),
+    ("1, 3, 9", "4, 3, 3", "dilations = [2]"),
 ]
 
 
-@needs_cc
-@pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
-@pytest.mark.parametrize(
-    ("sizes", "weight", "attributes", "ours"),
-    [(*case, True) for case in CONVOLUTIONS] + [(*case, False) for case in OTHER_CONVOLUTIONS],
-)
-def test_convolutions_of_all_shapes(
-    form: str, sizes: str, weight: str, attributes: str, ours: bool, tmp_path: Path
-) -> None:
+def convolution(sizes: str, weight: str, attributes: str) -> onnx.ModelProto:
+    """Return a convolution with random weights, and a Relu."""
     random = np.random.default_rng(0)
     shape = [int(size) for size in weight.split(", ")]
     model = onnx.parser.parse_model(
@@ -136,11 +150,19 @@ def test_convolutions_of_all_shapes(
     )
     for name, size in (("w", tuple(shape)), ("b", (shape[0],))):
         model.graph.initializer.append(numpy_helper.from_array(random.normal(size=size).astype(np.float32), name))
-    model = onnx.shape_inference.infer_shapes(model)
-    onnx.save(model, tmp_path / "model.onnx")
+    return onnx.shape_inference.infer_shapes(model)
+
+
+@needs_cc
+@pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
+@pytest.mark.parametrize("cases", [CONVOLUTIONS, OTHER_CONVOLUTIONS], ids=["ours", "others"])
+def test_convolutions_of_all_shapes(form: str, cases: list[tuple[str, str, str]], tmp_path: Path) -> None:
+    onnx.save(side_by_side(starmap(convolution, cases)), tmp_path / "model.onnx")
     if form != "float":
         FORMS[form](tmp_path / "model.onnx", tmp_path / "model.onnx")
     made = built(tmp_path / "model.onnx")
     results = made.proof.results
     assert made.proof.equal and (results is None or results.one_step == 0)
-    assert ("row_end" in made.source.code or "a +=" in made.source.code) == ours
+    texts = made.source.code.split("\nstatic ")
+    is_ours = {"row_end" in text or "a +=" in text for text in texts if "a +=" in text or text.count("for (") > 4}
+    assert is_ours == {cases is CONVOLUTIONS}

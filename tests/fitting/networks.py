@@ -26,12 +26,13 @@ from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
 
-def model(text: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
-    """Return the model of `text` with random weights of the given shapes."""
+def model(text: str, **constants: Any) -> onnx.ModelProto:
+    """Return the model of `text` with constants: random weights where a tuple says their shape, else what numpy makes of a value."""
     made = onnx.parser.parse_model(HEAD + text)
     random = np.random.default_rng(0)
-    for name, shape in weights.items():
-        array = random.standard_normal(shape).astype(np.float32) / 4
+    for name, given in constants.items():
+        is_shape = isinstance(given, tuple)
+        array = random.standard_normal(given).astype(np.float32) / 4 if is_shape else np.asarray(given)
         made.graph.initializer.append(numpy_helper.from_array(array, name))
     return made
 

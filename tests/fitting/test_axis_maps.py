@@ -153,11 +153,10 @@ CHAINS = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_in_strips_is_equal_bit_for_bit(name: str) -> None:
     weights = {"w": (8, 3, 3, 3), "u": (8, 8, 3, 3), "v": (8, 8, 2, 2), "field": (1, 8, 20, 12)}
-    used = {one: shape for one, shape in weights.items() if f" {one})" in CHAINS[name]}
-    proto = model(f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ {CHAINS[name]} }}", **used)
+    used: dict[str, Any] = {one: shape for one, shape in weights.items() if f" {one})" in CHAINS[name]}
     if name == "scaled":
-        proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
-        proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
+        used |= {"scales": np.asarray([1, 1, 2, 2], np.float32), "none": np.zeros(0, np.float32)}
+    proto = model(f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ {CHAINS[name]} }}", **used)
     fitted = onnxtile.fit(proto, capacity="smallest", tolerance="exact")
     assert fitted.steps, "nothing was cut"
     assert fitted.after.arena < fitted.before.arena
@@ -201,13 +200,9 @@ def _moved(name: str) -> onnx.ModelProto:
     kind = {"chosen": "int64[n,h,v]", "flattened": "float[n,c,h]", "one axis": "float[n,c,h]"}.get(
         name, "float[n,c,h,v]"
     )
-    proto = model(f"g (float[1,3,20,12] x) => ({kind} y) {{ {text} }}", w=(8, 3, 3, 3), v=(8, 3, 5), u=(8, 8, 5))
-    for place, one in enumerate(numbers):
-        array = np.asarray([int(number) for number in one[1:-1].split(",")], np.int64)
-        proto.graph.initializer.append(numpy_helper.from_array(array, f"c{place}"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(0.5, np.float32), "half"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(3), "three"))
-    return proto
+    constants = {f"c{place}": [int(number) for number in one[1:-1].split(",")] for place, one in enumerate(numbers)}
+    weights = {"w": (8, 3, 3, 3), "v": (8, 3, 5), "u": (8, 8, 5), "half": np.float32(0.5), "three": 3}
+    return model(f"g (float[1,3,20,12] x) => ({kind} y) {{ {text} }}", **weights, **constants)
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -233,10 +228,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_operator_that_is_not_cut_says_why(name: str) -> None:
     text, axis, reason = REFUSED[name]
-    proto = model(f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ [a] y = {text} }}")
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 1, 2, 2], np.float32), "scales"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "none"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 6, 10, 12]), "shape"))
+    text = f"g (float[1,3,20,12] x) => (float[n,c,h,w1] y) {{ [a] y = {text} }}"
+    proto = model(text, scales=np.asarray([1, 1, 2, 2], np.float32), none=np.zeros(0, np.float32), shape=[1, 6, 10, 12])
     with pytest.raises(NotApplicable, match=reason):
         axis_links(facts_of(proto), axis)
 

@@ -45,6 +45,12 @@ from tests.fitting.test_search import regions
 # fit: the arena of the result is what plan says of it, and the outputs are those of the model.
 
 
+@cache
+def fitted_of(made: Callable[[], onnx.ModelProto], capacity: str, **options: Any) -> onnxtile.FittedModel:
+    """Return a model cut to a capacity, of which several tests read something."""
+    return onnxtile.fit(made(), capacity=capacity, **options)
+
+
 def test_the_arena_is_what_plan_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
     fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", tolerance="exact")
     assert fitted.before.arena > 2 * fitted.after.arena
@@ -88,8 +94,8 @@ def test_a_model_that_fits_stays_as_it_is() -> None:
 
 
 def test_the_smallest_arena_is_below_any_that_was_asked_for() -> None:
-    smallest = onnxtile.fit(inverted_residuals(), capacity="smallest")
-    assert smallest.after.arena <= onnxtile.fit(inverted_residuals(), capacity="10KiB").after.arena
+    smallest = onnxtile.fit(inverted_residuals(9), capacity="smallest")
+    assert smallest.after.arena <= onnxtile.fit(inverted_residuals(9), capacity=4000).after.arena
 
 
 def test_constants_that_are_listed_as_inputs_are_no_inputs_of_the_result() -> None:
@@ -98,7 +104,7 @@ def test_constants_that_are_listed_as_inputs_are_no_inputs_of_the_result() -> No
     old.graph.initializer.append(onnx.helper.make_tensor("unread", onnx.TensorProto.INT64, [1], [4]))
     for tensor in old.graph.initializer:
         old.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    fitted = onnxtile.fit(old, capacity="smallest", budget="0%")
+    fitted = onnxtile.fit(old, capacity=5000, budget="0%")
     assert any(step.chunks > 1 for step in fitted.steps), "no constant is replaced by its parts"
     assert [value.name for value in fitted.model.graph.inputs] == ["x"]
 
@@ -127,13 +133,13 @@ g (float[1,2,32,16] x) => (float[1,2,1,1] y) {
 
 
 def test_the_same_input_gives_the_same_model() -> None:
-    first, second = (onnxtile.fit(inverted_residuals(), capacity="10KiB") for _ in range(2))
+    first, second = fitted_of(inverted_residuals, "10KiB"), onnxtile.fit(inverted_residuals(), capacity="10KiB")
     assert [node.name for node in first.model.graph] == [node.name for node in second.model.graph]
 
 
-@pytest.mark.parametrize(("capacity", "said"), [(500, "; while project1 runs, 3 pieces of f"), (3000, "")])
+@pytest.mark.parametrize(("capacity", "said"), [(500, "; while relu0 runs, 5 pieces of c"), (1600, "")])
 def test_what_is_in_the_way_is_named_and_has_its_bytes_in_the_plan(capacity: int, said: str) -> None:
-    options = FitOptions(inverted_residuals(), capacity=capacity)
+    options = FitOptions(inverted_residuals(9), capacity=capacity)
     fitted = attempt(options, read_subject(options))
     blocked = fitted.blocked_by
     assert blocked is not None and fitted.reason is not None
@@ -260,7 +266,7 @@ def test_a_schedule_with_gaps_is_planned_before_a_smaller_one_is_sought(
 
 
 def test_the_model_holds_the_plan_that_the_run_inside_the_arena_proves(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB")
+    fitted = fitted_of(inverted_residuals, "10KiB")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     assert fitted.to_dict()["verdict"]["arena"]["kernels"] == fitted.after.nodes
     fitted.save(tmp_path / "out.onnx")
@@ -289,7 +295,7 @@ def test_the_costs_are_those_of_the_model_that_is_written() -> None:
 
 
 def test_names_say_the_region_and_the_piece() -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB")
+    fitted = fitted_of(inverted_residuals, "10KiB")
     names = [node.name or "" for node in fitted.model.graph]
     assert "expand0/region0/piece0" in names and "expand0/region0/piece1" in names
     assert all(re.search(r"/region\d+/piece\d+$", name) for name in names if "region" in name)
@@ -311,7 +317,7 @@ def test_an_output_that_is_flat_on_noise_is_compared_before_its_sigmoid() -> Non
     head.graph.output[0].type.tensor_type.shape.CopyFrom(
         onnx.helper.make_tensor_value_info("y", 1, [1, 8, 3, 5]).type.tensor_type.shape
     )
-    fitted = onnxtile.fit(head, capacity="smallest", budget="40nodes")
+    fitted = onnxtile.fit(head, capacity=5000, budget="40nodes")
     assert fitted.verdict is not None and fitted.after.arena < fitted.before.arena
     assert "compared before the last Sigmoid" in fitted.verdict.outputs[0].reason
 
@@ -479,7 +485,7 @@ g (float[1,4,16,16] x) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("wrap", [False, True])
 def test_the_result_is_planned_as_it_was_written_and_computes_the_same(wrap: bool, tmp_path: Path) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", functions=["fuse", "wrap"] if wrap else ["fuse"])
+    fitted = fitted_of(inverted_residuals, "9KiB", functions=("fuse", "wrap") if wrap else "fuse")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 9 * 1024
@@ -499,7 +505,7 @@ def test_where_the_fused_model_fits_it_is_not_cut() -> None:
 
 
 def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="9KiB", functions="fuse")
+    fitted = fitted_of(inverted_residuals, "9KiB", functions="fuse")
     plain = onnxtile.fit(inverted_residuals(), capacity="9KiB")
     assert fitted.steps[-1].kind == "fuse" and "after" in fitted.steps[-1].text
     assert fitted.after.nodes < plain.after.nodes
@@ -585,17 +591,18 @@ def fixture_limits(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("wrap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_limits_hold_for_the_pieces(limits: str, tmp_path: Path, wrap: bool) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="16KiB", target=limits, functions="wrap" if wrap else ())
-    assert fitted.after.arena <= 16 * 1024 and fitted.steps
+    made = inverted_residuals(9)
+    fitted = onnxtile.fit(made, capacity="3.5KiB", target=limits, functions="wrap" if wrap else ())
+    assert fitted.after.arena <= 3.5 * 1024 and fitted.steps
     assert fitted.tiled is not None and not fitted.tiled.over_limits
     fitted.save(tmp_path / "out.onnx")
     assert not onnxtile.tile(tmp_path / "out.onnx", target=limits).result.tiled
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
-    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
+    assert onnxtile.verify(made, tmp_path / "out.onnx").equal
 
 
 def test_a_model_that_fits_is_tiled_too(limits: str) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="1MiB", target=limits)
+    fitted = onnxtile.fit(inverted_residuals(9, 8), capacity="1MiB", target=limits)
     assert not fitted.steps and fitted.tiled is not None and fitted.tiled.tiled
     assert not onnxtile.tile(fitted.model, target=limits).result.tiled
 
@@ -622,11 +629,6 @@ def test_limits_that_do_not_exist_are_refused() -> None:
 # fit --functions wrap: each region is a local function, whose body is planned.
 
 
-@cache
-def in_functions(made: Callable[[], onnx.ModelProto], capacity: str, **options: Any) -> onnxtile.FittedModel:
-    return onnxtile.fit(made(), capacity=capacity, functions="wrap", **options)
-
-
 @pytest.mark.parametrize(
     ("made", "capacity", "options"),
     [(inverted_residuals, "13KiB", {"tolerance": "exact"}), (quantised, "11.5KiB", {})],
@@ -634,7 +636,7 @@ def in_functions(made: Callable[[], onnx.ModelProto], capacity: str, **options: 
 def test_the_arena_of_regions_in_functions_is_what_plan_says(
     made: Callable[[], onnx.ModelProto], capacity: str, options: dict[str, str], tmp_path: Path
 ) -> None:
-    fitted = in_functions(made, capacity, **options)
+    fitted = fitted_of(made, capacity, functions="wrap", **options)
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     assert fitted.after.arena < fitted.before.arena
     fitted.save(tmp_path / "out.onnx")
@@ -643,7 +645,7 @@ def test_the_arena_of_regions_in_functions_is_what_plan_says(
 
 
 def test_there_is_one_function_for_each_region_and_its_sizes_are_inside(tmp_path: Path) -> None:
-    fitted = in_functions(inverted_residuals, "13KiB", tolerance="exact")
+    fitted = fitted_of(inverted_residuals, "13KiB", functions="wrap", tolerance="exact")
     fitted.save(tmp_path / "out.onnx")
     written = onnx.load(tmp_path / "out.onnx")
     onnx.checker.check_model(written, full_check=True)

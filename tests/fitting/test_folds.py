@@ -138,15 +138,14 @@ def headed(name: str) -> onnx.ModelProto:
     kind = {"mean of rows and columns": "float[n,c]", "products of transposed maps": "float[n,c,d]"}.get(
         name, "float[n,c,h,w]"
     )
-    proto = model(
+    return model(
         f"""g (float[1,3,40,16] x) => ({kind} y) {{
             a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0) c = Relu(a)
             b = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(c, w1) {HEADS[name]} }}""",
         w0=(8, 3, 3, 3),
         w1=(16, 8, 3, 3),
+        flat=[1, 16, 640],
     )
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1, 16, 640], np.int64), "flat"))
-    return proto
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -170,7 +170,7 @@ def test_where_whole_tensors_fit_none_is_handed_over_in_pieces() -> None:
 
 
 def test_a_region_says_how_it_hands_over_its_result() -> None:
-    fitted = onnxtile.fit(low_chain(), capacity="smallest", budget="0%", tolerance="exact")
+    fitted = onnxtile.fit(low_chain(), capacity=7000, budget="0%", tolerance="exact")
     handed = [step.hand_over for step in fitted.steps if step.strips > 1]
     assert "pieces" in handed
     assert "handed over in pieces" in next(step.text for step in fitted.steps if step.hand_over == "pieces")
@@ -262,8 +262,7 @@ def test_a_hidden_result_that_nobody_reads_is_computed_in_chunks_too() -> None:
 
 def network(text: str, **numbers: list[int]) -> Regions:
     """Return the regions of a small network with constants of whole numbers, checked to have the peak that the plan has."""
-    made = model(text)
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n, np.int64), name) for name, n in numbers.items())
+    made = model(text, **numbers)
     read = load(made)
     about = Regions(read_network(read, resolve(read), Constants(read)))
     planned = onnxtile.plan(made, order="model", verify=False).plan
@@ -314,9 +313,7 @@ g (float[1,4,8,8] x) => (float[1,16,96] y) {
     [i] i = Sigmoid(f)
     [y] y = Concat<axis=1>(i, h)
 }"""
-    made = model(text, w=(16, 4, 1, 1))
-    numbers = {"s1": [1, 16, 64], "s2": [1, 16, 16], "sizes": [4, 12]}
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n, np.int64), name) for name, n in numbers.items())
+    made = model(text, w=(16, 4, 1, 1), s1=[1, 16, 64], s2=[1, 16, 16], sizes=[4, 12])
     onnx.checker.check_model(made, full_check=True)
     read = load(made)
     found = read_network(read, resolve(read), Constants(read))
@@ -331,11 +328,7 @@ g (float[1,4,32,32] x) => (float[1,4,32,32] y) {
     [cut] b = Slice(a, first, last, axis)
     [y] y = Conv(b, w1)
 }"""
-    made = model(text, w0=(32, 4, 1, 1), w1=(4, 24, 1, 1))
-    numbers = {"first": 8, "last": np.iinfo(np.int64).max, "axis": 1}
-    made.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray([n], np.int64), name) for name, n in numbers.items()
-    )
+    made = model(text, w0=(32, 4, 1, 1), w1=(4, 24, 1, 1), first=[8], last=[np.iinfo(np.int64).max], axis=[1])
     fitted = onnxtile.fit(made, capacity="80KiB", tolerance="exact")
     assert fitted.before.arena >= 128 * 1024
     assert fitted.after.arena <= 80 * 1024

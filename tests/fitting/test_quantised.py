@@ -17,7 +17,7 @@ from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.table import axis_links
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
-from tests.fitting.networks import HEAD, cut_into_strips, run
+from tests.fitting.networks import HEAD, cut_into_strips, model, run
 from tests.fitting.test_axis_maps import facts_of
 
 # Quantised models: islands are cut as the kernels that they run as, and the result is equal to the last bit.
@@ -48,14 +48,9 @@ g (float[1,3,32,12] x) => (float[1,4,8,3] y) {
 
 def quantised() -> onnx.ModelProto:
     """Return a small quantised network with a skip."""
-    made = onnx.parser.parse_model(HEAD + TEXT)
-    random = np.random.default_rng(0)
-    for name, shape in (("w0", (16, 3, 3, 3)), ("w1", (16, 16, 3, 3)), ("w2", (4, 16, 3, 3))):
-        array = random.integers(-8, 8, shape).astype(np.int8)
-        made.graph.initializer.append(numpy_helper.from_array(array, name))
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
-    return made
+    random, shapes = np.random.default_rng(0), {"w0": (16, 3, 3, 3), "w1": (16, 16, 3, 3), "w2": (4, 16, 3, 3)}
+    weights = {name: random.integers(-8, 8, shape).astype(np.int8) for name, shape in shapes.items()}
+    return model(TEXT, **weights, s=np.float32(1 / 16), z=np.int8(0))
 
 
 def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
@@ -97,9 +92,7 @@ g (float[1,4,16,12] x) => (int8[1,8,16,12] y) {
 
 
 def test_results_of_islands_share_bytes_as_in_the_plan() -> None:
-    made = onnx.parser.parse_model(HEAD + WRITTEN_OVER)
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), "s"))
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
+    made = model(WRITTEN_OVER, s=np.float32(1 / 16), z=np.int8(0))
     subject = read_subject(FitOptions(made, capacity="smallest"))
     assert subject.whole.peak == subject.planned.plan.peak == 2 * 4 * 16 * 12
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -198,6 +199,7 @@ print(hashlib.sha256(fused).hexdigest(), hashlib.sha256(restored).hexdigest())
 """
 
 
+@cache
 def _digests(model: Path, seed: str, verify: str = "") -> str:
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     done = subprocess.run(

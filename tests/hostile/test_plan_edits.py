@@ -63,8 +63,9 @@ VALUES: tuple[Any, ...] = (None, 0.5, {})
 def test_the_schema_allows_the_types_that_the_document_has() -> None:
     """Each field is once null, once a fraction, once an object: the schema and the reader of documents allow it, or neither does."""
     allowed, differing = jsonschema.Draft202012Validator(SCHEMA), []
+    sizes = {kind: len(json.dumps(base(kind).document)) for kind in KINDS}
     for name, found in ways().items():
-        kind, way = found[0]
+        kind, way = min(found, key=lambda place: sizes[place[0]])
         for value in VALUES:
             document = changed(base(kind).document, way, value)
             if allowed.is_valid(document) != is_read(document):

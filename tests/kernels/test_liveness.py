@@ -6,8 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.kernel_graph import KernelGraph
-from onnxtile.kernels.liveness import InSteps, LiveChange, LivePart, LiveSums, live_parts, live_ranges, live_sums
+from onnxtile.kernels.kernel_graph import (
+    InSteps,
+    KernelGraph,
+    LiveChange,
+    LivePart,
+    LiveSums,
+    live_parts,
+    live_ranges,
+    live_sums,
+)
 from tests.kernels.plain import PlainGraph, kernel_graphs
 
 

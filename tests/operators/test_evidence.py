@@ -14,8 +14,7 @@ from onnx import helper, numpy_helper
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.operators.node_view import NodeView, NotApplicable
-from onnxtile.operators.row import No
-from onnxtile.operators.table import axis_links, operators
+from onnxtile.operators.table import No, axis_links, operators
 from onnxtile.shapes.bodies import shape_operands
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import OnnxtileError

@@ -16,7 +16,7 @@ from onnxtile.deployment import micro_run, tflite_model
 from onnxtile.model.load import _HOLDING
 from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     CONTROL_FLOW,
     NO_PRODUCTS,
     NOT_STANDARD,
@@ -26,8 +26,9 @@ from onnxtile.operators.row import (
     Operator,
     Products,
     SizeNumbers,
+    names_where,
+    operators,
 )
-from onnxtile.operators.table import names_where, operators
 from onnxtile.system.registry import discover
 from onnxtile.tiling.contraction import Tileable
 from tests.conftest import ROOT

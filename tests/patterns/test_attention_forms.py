@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import onnx
 import pytest
 from onnx import helper
 
 from onnxtile import api
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
+from tests.patterns.conftest import Tiny
 
 _PRODUCT = "{0}a = MatMul(x, W_8_8)\n"
 _BIASED = "{0}m = MatMul(x, W_8_8)\n{0}a = Add({0}m, W_8)\n"

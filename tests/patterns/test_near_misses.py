@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import onnx
 import pytest
 
 from onnxtile import api
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
+from tests.patterns.conftest import Tiny
 
 LAYER_NORM = """
 m = ReduceMean<axes=[-1], keepdims=1>(x)

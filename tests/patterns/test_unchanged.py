@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
 from onnxtile import api
+from tests.patterns.conftest import Tiny
 from tests.patterns.test_near_misses import ATTENTION, GELU, RMS_NORM, SILU, SWIGLU
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
 
 ROTARY = """
 a = Slice(x, [0], [4], [2])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 import pytest
 
 from onnxtile import api
-
-if TYPE_CHECKING:
-    from tests.patterns.conftest import Tiny
+from tests.patterns.conftest import Tiny
 
 _CENTRED = """
 m = ReduceMean<axes=[-1], keepdims=1>(x)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from onnxtile.check.audit import require
 from onnxtile.check.sharing import SharedStates, links
 from onnxtile.kernels.aliases import overwrites
-from onnxtile.kernels.kernel_graph import KernelGraph, Share
-from onnxtile.kernels.liveness import InSteps, live_ranges
+from onnxtile.kernels.kernel_graph import InSteps, KernelGraph, Share, live_ranges
 from onnxtile.model.constants import Constants
 from onnxtile.planning.layout import Layout, layouts
 from onnxtile.planning.model_plan import PlanSettings, plan_model

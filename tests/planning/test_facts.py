@@ -10,7 +10,7 @@ import pytest
 import onnxtile
 from onnxtile.kernels import aliases
 from onnxtile.kernels.aliases import Alias, LayoutFacts
-from onnxtile.kernels.states import States
+from onnxtile.kernels.from_onnx import States
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.planning import model_plan

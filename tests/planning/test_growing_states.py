@@ -14,11 +14,10 @@ import pytest
 import onnxtile
 from onnxtile.arena.kernel import PreparedNode
 from onnxtile.arena.memory import StateRows, TensorMemory
-from onnxtile.arena.run import ArenaExecutor
-from onnxtile.arena.state_run import same_plan, state_run
+from onnxtile.arena.run import ArenaExecutor, same_plan, state_run
 from onnxtile.check.audit import check
 from onnxtile.declare.plan_document import UNSAID
-from onnxtile.kernels.states import StateChoice
+from onnxtile.kernels.from_onnx import StateChoice
 from onnxtile.model.feeds import ANYTHING
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.errors import UsageError

@@ -10,8 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxtile.arena.memory import ByteArray
-from onnxtile.operators.row import No
-from onnxtile.operators.table import operators
+from onnxtile.operators.table import No, operators
 from onnxtile.system.runtime import Array, Binding, Session
 from tests.planning.conftest import Case, aliases, proved, rows
 

@@ -6,7 +6,7 @@ import pytest
 from onnxtile.check.addresses import timeline
 from onnxtile.check.graph import GraphModel
 from onnxtile.check.sharing import RunOrder
-from onnxtile.kernels.liveness import live_ranges
+from onnxtile.kernels.kernel_graph import live_ranges
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_ids
 from onnxtile.model.validity import without_weights

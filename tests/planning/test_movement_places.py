@@ -14,8 +14,7 @@ import onnx
 import pytest
 
 import onnxtile
-from onnxtile.arena.run import ArenaVerdict, arena_run
-from onnxtile.arena.state_run import StateVerdict
+from onnxtile.arena.run import ArenaVerdict, StateVerdict, arena_run
 from onnxtile.declare.plan_document import document_of
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants

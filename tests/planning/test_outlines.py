@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import LivePart, rounded, union
+from onnxtile.kernels.kernel_graph import LivePart, rounded, union
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, Problem, require_capacity
 from onnxtile.planning.planners import planners

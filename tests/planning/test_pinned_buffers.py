@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import LivePart
+from onnxtile.kernels.kernel_graph import LivePart
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.exact_search import solve
 from onnxtile.planning.offsets.memories import Memory, allocate

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.liveness import Ints, LivePart
+from onnxtile.kernels.kernel_graph import Ints, LivePart
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort

@@ -35,11 +35,9 @@ from onnxtile.declare.plan_document import (
     from_json,
 )
 from onnxtile.kernels.from_onnx import read_kernels
-from onnxtile.kernels.kernel_graph import AROUND, KernelGraph
-from onnxtile.kernels.liveness import live_ranges
+from onnxtile.kernels.kernel_graph import AROUND, KernelGraph, live_ranges
 from onnxtile.model.topology import bodies_of
-from onnxtile.operators.row import FIRST
-from onnxtile.operators.table import operators
+from onnxtile.operators.table import FIRST, operators
 from onnxtile.planning import layout as graph_layout
 from onnxtile.planning import model_plan, rows
 from onnxtile.planning.model_plan import PlanSettings, plan_model
@@ -111,12 +109,14 @@ def lists(found: Any, path: Path_ = ()) -> Iterator[tuple[Path_, list[Any]]]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> Document:
-    made = copy.deepcopy(document)
-    inner: Any = made
+    """Return a document with `value` at `path`; what is not on the way is shared."""
+    made: Any = copy.copy(document)
+    inner = made
     for key in path[:-1]:
+        inner[key] = copy.copy(inner[key])
         inner = inner[key]
     inner[path[-1]] = value
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def others(value: Any) -> list[Any]:

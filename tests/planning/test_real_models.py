@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def cases(light: Find, zoo: Find, rapidocr: Find) -> Callable[[str], tuple[Path,
     return find
 
 
+@pytest.fixture(scope="module")
+def views(cases: Callable[[str], tuple[Path, Case]]) -> Callable[[str], PlanResult]:
+    """Return the plan of a model by its name in which only views share bytes."""
+    return cache(lambda name: cases(name)[1].plan_views())
+
+
 PEAKS = {
     "resnet50": 9_633_792,
     "inception_v1": 6_422_528,
@@ -58,9 +65,10 @@ every_model = pytest.mark.parametrize("name", PEAKS)
 
 
 @every_model
-def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
-    path, case = cases(name)
-    result = case.plan_views()
+def test_nothing_is_unplanned_and_the_bound_is_reached(
+    name: str, cases: Callable[[str], tuple[Path, Case]], views: Callable[[str], PlanResult]
+) -> None:
+    (path, case), result = cases(name), views(name)
     assert result.unplanned == ()
     spare = [e.reason for e in result.outside if e.reason != "a constant that no step reads"]
     assert spare == ["a graph input"]
@@ -72,18 +80,21 @@ def test_nothing_is_unplanned_and_the_bound_is_reached(name: str, cases: Callabl
 
 
 @every_model
-def test_the_run_inside_the_arena_gives_the_same_bits(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
+def test_the_run_inside_the_arena_gives_the_same_bits(
+    name: str, cases: Callable[[str], tuple[Path, Case]], views: Callable[[str], PlanResult]
+) -> None:
     _, case = cases(name)
-    verdict = case.run(case.plan_views(), runs=3)
+    verdict = case.run(views(name), runs=3)
     assert verdict.equal, verdict
     assert verdict.runs == 3
     assert verdict.sessions < verdict.kernels
 
 
 @every_model
-def test_tensors_on_live_neighbours_are_noticed(name: str, cases: Callable[[str], tuple[Path, Case]]) -> None:
-    _, case = cases(name)
-    result = case.plan_views()
+def test_tensors_on_live_neighbours_are_noticed(
+    name: str, cases: Callable[[str], tuple[Path, Case]], views: Callable[[str], PlanResult]
+) -> None:
+    (_, case), result = cases(name), views(name)
     reads = {value.name: {v.name for v in node.inputs if v} for node in case.model.graph for value in node.outputs}
     owners = [b for b in result.buffers if b.alias is None]
     # What a node makes of its own operand may be the same bits, as a Relu of positive numbers; so no operands.

@@ -17,9 +17,8 @@ from rich.console import Console
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.arena.run import ArenaExecutor
-from onnxtile.arena.state_run import same_plan, state_run
-from onnxtile.kernels.states import StateChoice, matching_names
+from onnxtile.arena.run import ArenaExecutor, same_plan, state_run
+from onnxtile.kernels.from_onnx import StateChoice, matching_names
 from onnxtile.model.feeds import ANYTHING
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from onnxtile.report.table import as_html, places, plain, short, table
+from onnxtile.report.table import as_html, endings, places, plain, short, table
 from onnxtile.report.tables import _HOMES, for_lowered, tables_called
-from onnxtile.report.terminal import endings
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
 VERDICT = {"equal": True, "runs": 2, "dims": {"N": 2}, "outputs": [EQUAL]}

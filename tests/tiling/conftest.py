@@ -18,8 +18,8 @@ from onnxtile.model.known import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.topology import all_nodes
-from onnxtile.model.validity import check
-from onnxtile.shapes.resolve import resolve
+from onnxtile.model.validity import check_proto, skeleton
+from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
@@ -130,19 +130,38 @@ class Tiled:
         return check_tiles(self.result.tiled, self.constants, opset, runs=runs)
 
     def require_sound(self) -> None:
-        """Assert what holds for every tiled model: valid, no product above the limits by freshly inferred shapes, no idle nodes."""
-        check(self.model)
+        """Assert what holds for every tiled model: valid, no product above the limits by shapes inferred anew, no idle nodes."""
+        proto = skeleton(self.model)
+        check_proto(proto)
+        sizes = sizes_by_onnx(proto)
+        shapes: Shapes | None = None  # of the package, where onnx does not know one
         marked = [node for node in all_nodes(self.model) if keys.TILE in node.metadata_props]
         assert sum(node.op_type in TILES | CONVOLUTIONS for node in marked) == self.result.matmuls
-        shapes = resolve(self.model)
         for node in marked:
             if node.op_type in TILES:
                 values = [value for value in node.inputs[:2] if value is not None]
-                require_within(node, self.limits, [shapes.dims(value) or declared(value).dims for value in values])
+                dims = [sizes.get(value.name) or declared(value).dims for value in values]
+                if not all(isinstance(size, int) for one in dims for size in one or ()):
+                    shapes = shapes or resolve(self.model)
+                    dims = [shapes.dims(value) or declared(value).dims for value in values]
+                require_within(node, self.limits, dims)
             assert not (node.op_type == "Split" and len(node.outputs) == 1), node
             assert not (node.op_type in {"Sum", "Concat"} and len(node.inputs) == 1), node
         names = [v.name for n in self.model.graph.all_nodes() for v in n.outputs] + [*self.model.graph.initializers]
         assert len(names) == len(set(names))
+
+
+def sizes_by_onnx(proto: onnx.ModelProto) -> dict[str | None, tuple[int | str | None, ...]]:
+    """Return the dimensions of the values of the main graph of `proto`, whose own declarations are forgotten."""
+    del proto.graph.value_info[:]
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    found: dict[str | None, tuple[int | str | None, ...]] = {one.name: tuple(one.dims) for one in graph.initializer}
+    for one in (*graph.input, *graph.value_info, *graph.output):
+        tensor = one.type.tensor_type
+        if tensor.HasField("shape"):
+            dims = ((dim.dim_value if dim.HasField("dim_value") else dim.dim_param) for dim in tensor.shape.dim)
+            found[one.name] = tuple(dims)
+    return found
 
 
 def require_within(node: ir.Node, limits: Limits, dims: Sequence[tuple[int | str | None, ...] | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -24,13 +24,10 @@ from onnxtile.tiling.write import most_nodes
 from onnxtile.verbs.flows.results import TiledModel
 from onnxtile.verbs.tile import TileCommand
 from tests import build
-from tests.tiling.conftest import Case
+from tests.tiling.conftest import Bench, Case, Tiled
 
 # The ways to add partial sums: each is right, and keeps as few of them alive as it says.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 WAYS = list(Accumulation)
 SIZE = st.tuples(st.integers(1, 17), st.integers(1, 5))
@@ -129,9 +126,6 @@ def test_a_way_that_does_not_exist_is_refused() -> None:
 # A result is joined without a copy of it: by Concat where its parts lie one after another, else by ScatterND into
 # one tensor.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 VIEWS = {"Reshape", "ScatterND", "Split"}
 """Operators whose results lie in the memory of their first operand."""
@@ -338,10 +332,6 @@ def test_a_plan_counts_the_numbers_of_rows_as_constants() -> None:
 
 
 # What lives at once, for each way to add partial sums.
-
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 
 def test_the_ways_differ_in_what_they_keep(bench: Bench) -> None:

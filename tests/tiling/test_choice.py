@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import groupby, pairwise, product
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -214,7 +214,7 @@ def fewest(m: int, k: int, n: int, held: int) -> int:
 
 @pytest.mark.parametrize(
     ("sizes", "memories"),
-    [((1, 4, 1), (3, 4, 9)), ((2, 1, 2), (3, 4, 8)), ((1, 2, 3), (3, 4)), ((2, 2, 1), (3, 8))],
+    [((1, 4, 1), (3, 4, 9)), ((2, 1, 2), (3, 4, 8)), ((1, 2, 2), (3, 4)), ((2, 2, 1), (3, 8))],
 )
 def test_no_schedule_at_all_is_below_the_bound(sizes: tuple[int, int, int], memories: tuple[int, ...]) -> None:
     m, k, n = sizes
@@ -333,8 +333,8 @@ def conv_tiles(*counts: Any) -> Any:
     return np.prod(np.broadcast_arrays(*counts[:-1]), axis=0)
 
 
-def conv_simulated(work: Workload, tile: tuple[int, ...], order: str) -> int:
-    """Run all tiles and count what moves, block by block; shares no formula with the other."""
+def conv_simulated(work: Workload, tile: tuple[int, ...], order: str, most: float = inf) -> int:
+    """Run all tiles and count what moves, block by block, up to `most`; shares no formula with the other."""
     groups, rows, columns, channels, filters = tile
     pixels = list(product(pieces(work.outs[0], rows), pieces(work.outs[1], columns)))
     axes: dict[str, Any] = {"m": pixels, "k": pieces(work.channels, channels), "n": pieces(work.filters, filters)}
@@ -343,6 +343,8 @@ def conv_simulated(work: Workload, tile: tuple[int, ...], order: str) -> int:
         resident: dict[str, Any] = {}
         begun: set[Any] = set()
         for at in serpentine([len(axes[axis]) for axis in order]):
+            if moved >= most:
+                return moved
             place = dict(zip(order, at, strict=True))
             high, wide = pixels[place["m"]]
             k, n = axes["k"][place["k"]], axes["n"][place["n"]]
@@ -411,8 +413,9 @@ def test_a_convolution_is_as_good_as_trying_everything(
         if not conv_allowed(work, limits, tile):
             continue
         number = int(np.prod([-(-s // t) for s, t in zip((groups, *outs, channels, filters), tile, strict=True)]))
-        moved = min(conv_simulated(work, tile, order) for order in ORDERS)
-        best[number] = min(moved, best.get(number, moved))
+        for order in ORDERS:
+            known = best.get(number, inf)
+            best[number] = int(min(known, conv_simulated(work, tile, order, known)))
     expected = {n: b for n, b in best.items() if all(b < other for number, other in best.items() if number < n)}
     bounds = AxisBounds.of(limits, kernel=work.kernel, rank=2, windows=True)
     choices = search.front(work, limits, bounds, conv_tiles)

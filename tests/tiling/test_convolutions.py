@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +14,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, WindowBounds
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
+from tests.tiling.conftest import Bench, Tiled
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,12 +17,10 @@ from onnxtile.model.save import to_bytes
 from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from tests import build
+from tests.tiling.conftest import Bench, Tiled
 
 # Products inside local functions.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 FOUR = Limits.of(max=4)
 LINEAR = """<domain: "f", opset_import: ["" : 17]> Linear (x, w, b) => (y) { [mm] h = MatMul(x, w)  y = Add(h, b) }"""
@@ -176,9 +174,6 @@ def test_a_result_keeps_its_declared_shape_beside_a_function_with_a_value_of_its
 
 # Tiled layers in local functions.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 WRAP = TilingPolicy(wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,12 +21,10 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array, Feed, Session
 from onnxtile.tiling.limits import Limits
 from tests.bench.alexnet import make
+from tests.tiling.conftest import Bench, Tiled
 
 # Whole transformers: the demo model, and files as exporters wrote them where they are at hand.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "models" / "transformer.onnx"
@@ -129,9 +127,6 @@ def test_meta_ops_are_tiled_inside(bench: Bench) -> None:
 # AlexNet as it comes with onnx: its three large layers at the size of a 64 × 64 unit.
 
 
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
-
 FILE = Path(onnx.__file__).parent / "backend/test/data/light/light_bvlc_alexnet.onnx"
 
 
@@ -186,9 +181,6 @@ def test_each_of_its_layers_passes_its_trials_with_weights_of_its_own(bench: Ben
 
 # Before and after, as ONNX text. Weights stand in it with their type only; the test fills them in.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 FOLDER = Path(__file__).parent.parent / "golden" / "tile"
 CASES = sorted(path.name.removesuffix(".before.txt") for path in FOLDER.glob("*.before.txt"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,12 +23,9 @@ from onnxtile.tiling.contraction import Contraction, Tileable, TilingFacts, broa
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators import gemm_factor as factor
 from tests import build
+from tests.tiling.conftest import Bench, Tiled
 
 # Tiled products against numpy, through onnxruntime.
-
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 
 @st.composite
@@ -156,9 +153,6 @@ def test_vectors(
 
 # MatMul of every rank: batches that broadcast, vectors, symbolic sizes; through onnxruntime against numpy.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 FOUR = Limits.of(max=4)
 Shape = tuple[int, ...]
@@ -390,9 +384,6 @@ def test_a_value_times_itself(bench: Bench) -> None:
 
 # MatMulInteger: tiles that add up to the last bit, with the zero points that belong to each.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 NAMES = {"a": "a", "b": "b", "y": "a_zero", "z": "b_zero"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,12 +24,10 @@ from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
 from tests import build
+from tests.tiling.conftest import Bench, Tiled
 
 # QLinearMatMul and QGemm: tiles that are equal to onnxruntime's own kernels to the last bit.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 FOUR = Limits.of(max=4)
 INPUTS = {
@@ -161,9 +159,6 @@ def test_what_is_not_tiled_says_why(bench: Bench) -> None:
 
 # QLinearConv and ConvInteger: tiles that are equal to onnxruntime's own kernels to the last bit.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
 
 CONV_INPUTS = {
     "QLinearConv": ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "b"],
@@ -322,9 +317,6 @@ def test_a_convolution_can_be_wrapped(bench: Bench) -> None:
 # DequantizeLinear of its own.
 
 
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
-
 INTEGERS = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32}
 
 
@@ -394,9 +386,6 @@ def test_a_file_does_not_grow_by_the_size_of_floats(wrap: bool) -> None:
 # Quantised islands of DequantizeLinear, a product and QuantizeLinear: tiles as onnxruntime computes once it has
 # fused such nodes.
 
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 CUT = Limits.of(m=20, k=18, n=4, window=WindowBounds())
 ISLANDS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], int, dict[str, Any]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -24,9 +23,7 @@ from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.choose import MOST_NODES
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
+from tests.tiling.conftest import Bench, Tiled
 
 FOUR = Limits.of(max=4)
 
@@ -462,10 +459,6 @@ def test_each_further_name_takes_a_few_looks() -> None:
 
 
 # What tile has no rule for is named.
-
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench
 
 
 @pytest.mark.parametrize(

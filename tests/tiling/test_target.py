@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds, find, has_limits, ready_made
+from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_convolutions import Conv
 from tests.tiling.test_levels import written
-
-if TYPE_CHECKING:
-    from tests.tiling.conftest import Bench, Tiled
-
 
 STRICT = TilingPolicy(strict=True)
 
@@ -216,17 +213,17 @@ def test_what_no_tile_can_meet_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bias", "least"), [((9,), 16), ((1, 9), 16), ((9, 1), 16), ((), 12), ((1, 1), 12), ((9, 9), 12), (None, 12)]
+    ("bias", "least"), [((3,), 16), ((1, 3), 16), ((3, 1), 16), ((), 12), ((1, 1), 12), ((3, 3), 12), (None, 12)]
 )
 def test_a_bias_takes_memory_beside_a_tile(bench: Bench, bias: tuple[int, ...] | None, least: int) -> None:
-    # One of 9 × 9 elements is what the block of the result begins as.
-    source = bench.case(m=9, k=9, n=9, bias=bias, constants="bc").model()
+    # One of 3 × 3 elements is what the block of the result begins as.
+    source = bench.case(m=3, k=3, n=3, bias=bias, constants="bc").model()
     with pytest.raises(Infeasible, match=f"holds {least} bytes, and the memory is {least - 1}") as error:
         bench.tile(source, Limits(memory=least - 1), STRICT)
     assert ("with its part of the bias" in str(error.value)) == (least == 16)
     assert error.value.hint == f"raise the memory to {least} bytes or more"
     assert bench.tile(source, Limits(memory=least)).result.tiled
-    free = bench.case(m=9, k=9, n=9, bias=bias, beta=0.0).model()
+    free = bench.case(m=3, k=3, n=3, bias=bias, beta=0.0).model()
     assert bench.tile(free, Limits(memory=12)).result.tiled, "a bias that is not read takes none"
 
 

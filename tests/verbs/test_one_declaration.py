@@ -90,7 +90,7 @@ def edit(file: Path, old: str, new: str) -> None:
 def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the package that has one more option and one more verb, and a model."""
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "onnxtile", folder / "onnxtile", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "onnxtile", folder / "onnxtile")  # with the bytecode: to compile all takes a second
     for name in ("patterns", "limits", "models"):
         (folder / name).symlink_to(ROOT / name)
     verbs = folder / "onnxtile" / "verbs"

@@ -16,8 +16,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.row import Products
-from onnxtile.operators.table import operator_of
+from onnxtile.operators.table import Products, operator_of
 from onnxtile.system.dataclass import dataclass
 
 _LONGEST = 96

@@ -171,6 +171,7 @@ def split_heads(edit: ModelEdit) -> list[ir.Node]:
     places = {node: index for index, node in enumerate(edit.model.graph)}
     for group in groups.values():
         _HeadWriter(edit, group, places).write()
+    edit.model.graph.sort()  # a value of the heads may have readers before the last node of these
     return list(groups)
 
 

@@ -34,8 +34,7 @@ from onnxtile.model.constants import constant_array
 from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.operators.node_view import MICROSOFT
-from onnxtile.operators.row import FloatMeaning
-from onnxtile.operators.table import operators
+from onnxtile.operators.table import FloatMeaning, operators
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 

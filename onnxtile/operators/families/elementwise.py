@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks, broadcast, same_place
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     ANY,
     COMPUTED,
     FIRST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     ALL_OPERANDS,
     COMPUTED,
     FIRST,

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, SlidingAxis, SourceRows, links_of, same_place
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     ALL_OPERANDS,
     COMPUTED,
     FIRST,

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, links_of, sliding
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     FIRST,
     NO_PRODUCTS,
     Family,
@@ -26,9 +26,10 @@ from onnxtile.operators.row import (
     Operator,
     Products,
     QuantisedPort,
+    operator_of,
+    operators,
     without,
 )
-from onnxtile.operators.table import operator_of, operators
 from onnxtile.system.dataclass import dataclass
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, broadcast, links_of, sliding
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     COMPUTED,
     FIRST,
     NO_PRODUCTS,

@@ -7,7 +7,7 @@ import math
 from onnxtile.operators import reasons, saves, takes
 from onnxtile.operators.node_view import MICROSOFT, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks, links_of
-from onnxtile.operators.row import (
+from onnxtile.operators.table import (
     NO_PRODUCTS,
     NOT_STANDARD,
     Family,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from onnxtile.kernels.liveness import Ints, LivePart, live_sums, rounded
+from onnxtile.kernels.kernel_graph import Ints, LivePart, live_sums, rounded
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 

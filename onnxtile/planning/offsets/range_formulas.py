@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Ints
 from onnxtile.model.formula import SizeFormula, SizePieces, SizeProduct, SizeRanges, is_at_least
 from onnxtile.planning.offsets.gaps import Stacking
 from onnxtile.planning.offsets.problem import Buffer, Problem

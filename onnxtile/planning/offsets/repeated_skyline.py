@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from onnxtile.kernels.liveness import Ints
+from onnxtile.kernels.kernel_graph import Ints
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import skyline
 from onnxtile.planning.offsets.problem import Problem

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.liveness import Ints, live_sums
+from onnxtile.kernels.kernel_graph import Ints, live_sums
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.system.dataclass import dataclass
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fusion.float_view import float_meaning
-from onnxtile.kernels.liveness import LiveChange, LiveSums
+from onnxtile.kernels.kernel_graph import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
@@ -23,10 +23,10 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.arena.run import StateVerdict
     from onnxtile.common_options import SizeOptions
     from onnxtile.firmware.build import Firmware
-    from onnxtile.kernels.states import StateChoice
+    from onnxtile.kernels.from_onnx import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import KeptState, ListedState, PlanResult
     from onnxtile.verbs.fit import FitStepOptions
@@ -98,7 +98,7 @@ def bind_ranges(model: ir.Model, options: SizeOptions) -> tuple[dict[str, int], 
 
 def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
     """Return the choice that the option `state` names: pairs, "found", "none", or None for a search that only lists states."""
-    from onnxtile.kernels.states import StateChoice
+    from onnxtile.kernels.from_onnx import StateChoice
 
     if isinstance(option, Mapping):
         return StateChoice(option, finds=True)
@@ -107,7 +107,7 @@ def state_choice(option: Mapping[str, str] | str | None) -> StateChoice:
 
 def state_verdict(opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions) -> StateVerdict:
     """Return the verdict of runs that follow each other at one size; of one run where a state grows, and the next needs a larger size."""
-    from onnxtile.arena.state_run import same_plan, state_run
+    from onnxtile.arena.run import same_plan, state_run
 
     runs = 1 if any(state.axis is not None for state in result.states) else options.state_runs
     return state_run(same_plan(opened, result, runs), wanted, progress=options.progress)

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxtile.arena.run import ArenaVerdict, arena_run, at_sizes
-from onnxtile.arena.state_run import SizedPlan, StateVerdict, state_run
+from onnxtile.arena.run import ArenaVerdict, SizedPlan, StateVerdict, arena_run, at_sizes, state_run
 from onnxtile.check.audit import require
 from onnxtile.check.ranges import listed, proved_sizes
 from onnxtile.common_options import DimensionSizes, WholeShapes

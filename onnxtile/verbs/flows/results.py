@@ -30,8 +30,7 @@ from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
-    from onnxtile.arena.run import ArenaVerdict
-    from onnxtile.arena.state_run import StateVerdict
+    from onnxtile.arena.run import ArenaVerdict, StateVerdict
     from onnxtile.declare.plan_document import ArenaFormula
     from onnxtile.firmware.build import Firmware
     from onnxtile.fitting.result import FitStep, InputPlace, ModelCost, Obstacle, StreamedInput

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
@@ -44,18 +42,9 @@ g (float[1,4,32,32] x) => (float[1,14,1344] y) {
     [sure] q = Sigmoid(classes)
     [all] y = Concat<axis=1>(o, q)
 }"""
-    made = model(text, w1=(74, 4, 1, 1), w2=(74, 4, 1, 1), w3=(74, 4, 1, 1), dfl=(1, 16, 1, 1), anchors=(2, 1344))
-    numbers = {
-        "s1": [1, 74, 1024],
-        "s2": [1, 74, 256],
-        "s3": [1, 74, 64],
-        "halves": [2, 2],
-        "s4": [1, 4, 16, -1],
-        "s5": [1, 4, -1],
-    }
-    for name, values in numbers.items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(values, np.int64), name))
-    return made
+    weights = {name: (74, 4, 1, 1) for name in ("w1", "w2", "w3")} | {"dfl": (1, 16, 1, 1), "anchors": (2, 1344)}
+    sizes = {"s1": [1, 74, 1024], "s2": [1, 74, 256], "s3": [1, 74, 64], "s4": [1, 4, 16, -1], "s5": [1, 4, -1]}
+    return model(text, **weights, **sizes, halves=[2, 2])
 
 
 def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
@@ -124,9 +113,7 @@ g (float[{items},4,16,16] x, float[{items},8,1,1] scale) => (float[{items},6] y,
     [flat] h = Reshape(z, flatten)
     [last] y = MatMul(h, w1)
 }}"""
-    made = model(text, w0=(16, 4, 3, 3), w1=(512, 6))
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray([items, 512], np.int64), "flatten"))
-    return made
+    return model(text, w0=(16, 4, 3, 3), w1=(512, 6), flatten=[items, 512])
 
 
 def test_items_of_a_batch_take_the_bytes_of_one_and_the_results() -> None:

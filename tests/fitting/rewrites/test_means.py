@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
@@ -50,10 +49,8 @@ g (float[1,4,24,16] x) => (float[1,4,24,16] y) {{
     [narrow1] p1 = Conv(b, w2)
     [add] y = Add(p0, p1)
 }}"""
-    made = model(text, w0=(8, 4, 1, 1), w1=(8, 4, 1, 1), w2=(4, 8, 1, 1))
     numbers = {"first": [1], "groups": [1, 2, 8, 24, 16], "pixel": [1, 8, 1, 1]}
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n, np.int64), name) for name, n in numbers.items())
-    return made
+    return model(text, w0=(8, 4, 1, 1), w1=(8, 4, 1, 1), w2=(4, 8, 1, 1), **numbers)
 
 
 @pytest.mark.parametrize("mean", [ADDED, SELECTIVE, SPLIT])
@@ -135,9 +132,8 @@ g (float[1,3,32,16] x) => (float[1,2,32,16] y) {
     [narrow] y = Conv(e, w2)
 }"""
     weights = {"w0": (2, 3, 1, 1), "s": (2,), "w1": (16, 2, 1, 1), "b1": (16,), "w2": (2, 16, 1, 1)}
-    proto = model(text, **weights)
+    proto = model(text, **weights, variance=np.asarray([1, 2], np.float32))
     proto.graph.node[1].input[4] = "variance"
-    proto.graph.initializer.append(onnx.helper.make_tensor("variance", onnx.TensorProto.FLOAT, [2], [1, 2]))
     fitted = onnxtile.fit(proto, capacity="smallest", budget="1%")
     text = "the mean is taken before the pointwise convolution"
     assert [step.nodes for step in fitted.steps if step.text.endswith(text)] == [("mean",)]

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
@@ -40,9 +39,9 @@ def layers(op: str, second: str, *, lengths: str = "", states: bool = False, att
         b=(1, 2 * GATES[op] * HIDDEN),
         end=(HIDDEN, 4),
         w2=(1, GATES[op] * HIDDEN, HIDDEN),
+        one=[1],
+        lengths=np.asarray([STEPS], np.int32),
     )
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([1], np.int64), "one"))
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray([STEPS], np.int32), "lengths"))
     read = {name for node in proto.graph.node for name in node.input}
     for unread in [tensor for tensor in proto.graph.initializer if tensor.name not in read]:
         proto.graph.initializer.remove(unread)

@@ -76,7 +76,7 @@ def test_a_long_skip_is_made_again_within_the_budget() -> None:
 
 
 def test_nothing_is_made_again_where_that_is_not_needed() -> None:
-    assert not made_again(onnxtile.fit(u_net(), capacity=40_000, budget="60%"))
+    assert not made_again(onnxtile.fit(u_net(), capacity=60_000, budget="60%"))
 
 
 def test_what_is_made_again_is_equal_to_the_last_bit() -> None:

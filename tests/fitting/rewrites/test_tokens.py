@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
@@ -30,10 +31,10 @@ from onnxtile.verbs.flows import fit_drafts as fitting_tokens
 from onnxtile.verbs.flows.fit import attempt, read_subject
 from tests.fitting.networks import model
 
-TOKENS, WIDTH = 37, 24
+TOKENS, WIDTH = 19, 24
 
 BLOCK = """
-g (float[1,36,24] x) => (float[1,37,24] y) {
+g (float[1,18,24] x) => (float[1,19,24] y) {
     [class] t = Concat<axis=1>(first, x)
     [norm] n = LayerNormalization<axis=-1>(t, g0, g1)
     q0 = MatMul(n, wq) q1 = Add(q0, bq) q2 = Reshape(q1, split) q = Transpose<perm=[0,2,1,3]>(q2)
@@ -53,16 +54,9 @@ def block(heads: int = 3) -> onnx.ModelProto:
     """Return one block of a transformer with `heads` heads."""
     square = {name: (WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
     rows = {name: (WIDTH,) for name in ("g0", "g1", "bq", "bv")}
-    proto = model(
-        BLOCK, **square, **rows, first=(1, 1, WIDTH), mask=(1, 1, TOKENS, TOKENS), w1=(WIDTH, 96), w2=(96, WIDTH)
-    )
-    arrays = {
-        "split": np.asarray([1, TOKENS, heads, WIDTH // heads]),
-        "join": np.asarray([1, TOKENS, WIDTH]),
-        "scale": np.asarray(0.3, np.float32),
-    }
-    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
-    return proto
+    more = {"first": (1, 1, WIDTH), "mask": (1, 1, TOKENS, TOKENS), "w1": (WIDTH, 96), "w2": (96, WIDTH)}
+    split, join = [1, TOKENS, heads, WIDTH // heads], [1, TOKENS, WIDTH]
+    return model(BLOCK, **square, **rows, **more, split=split, join=join, scale=np.float32(0.3))
 
 
 @pytest.mark.parametrize("heads", [2, 3, 4])
@@ -77,6 +71,23 @@ def test_each_head_is_computed_alone(heads: int) -> None:
     assert onnxtile.verify(block(heads), made).equal
 
 
+def test_what_reads_all_heads_early_stands_behind_them() -> None:
+    """A block of ConvBERT: what comes of the queries of all heads is read before the scores."""
+    proto = block()
+    early = BLOCK.replace("q2 = Reshape", "f = Mul(q1, bq) e = MatMul(f, wo) q2 = Reshape").replace(
+        "[residual]", "o4 = Add(o3, e) [residual]"
+    )
+    graph = onnx.parser.parse_graph(early.replace("Add(t, o3)", "Add(t, o4)"))
+    graph.initializer.extend(proto.graph.initializer)
+    proto.graph.CopyFrom(graph)
+    made = load(proto)
+    edit = ModelEdit(made, resolve(made, run=False))
+    assert [node.name for node in split_heads(edit)] == ["scores"]
+    edit.drop_unread()
+    onnx.checker.check_model(ir.to_proto(made))
+    assert onnxtile.verify(proto, made).equal
+
+
 def grouped(heads: int, shared: int) -> onnx.ModelProto:
     """Return one block of a transformer with `heads` heads of queries, and `shared` heads of keys and values."""
     text = BLOCK
@@ -87,14 +98,13 @@ def grouped(heads: int, shared: int) -> onnx.ModelProto:
         more = f"{one}3 = Unsqueeze({one}2, behind) {one}4 = Expand({one}3, copies) {one}5 = Reshape({one}4, split) {after}"
         text = text.replace(after, more).replace(f"({one}2)\n", f"({one}5)\n")
     proto = block(heads)
-    made = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 17]>\n' + text)
-    made.graph.initializer.extend(one for one in proto.graph.initializer if one.name != "bv")
     width = WIDTH // heads
+    copies = [1, TOKENS, shared, heads // shared, width]
+    made = model(text, few=[1, TOKENS, shared, width], behind=[3], copies=copies)
+    made.graph.initializer.extend(one for one in proto.graph.initializer if one.name != "bv")
     for tensor in made.graph.initializer:
         if tensor.name in {"wk", "wv"}:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, : shared * width], tensor.name))
-    numbers = {"few": [1, TOKENS, shared, width], "behind": [3], "copies": [1, TOKENS, shared, heads // shared, width]}
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(n), name) for name, n in numbers.items())
     return made
 
 
@@ -124,27 +134,15 @@ def packed(form: str) -> onnx.ModelProto:
     else:
         middle = """r = Reshape(p, packs) t = Transpose<perm=[2,0,3,1,4]>(r)
         q = Gather<axis=0>(t, zero) k0 = Gather<axis=0>(t, one) v = Gather<axis=0>(t, two) k = Transpose<perm=[0,1,3,2]>(k0)"""
-    proto = model(
-        f"""g (float[1,37,24] x) => (float[1,37,24] y) {{ m = MatMul(x, w) p = Add(m, b) {middle}
+    return model(
+        f"""g (float[1,{TOKENS},24] x) => (float[1,{TOKENS},24] y) {{ m = MatMul(x, w) p = Add(m, b) {middle}
         [scores] s0 = MatMul(q, k) s = Softmax<axis=-1>(s0) o0 = MatMul(s, v) o1 = Transpose<perm=[0,2,1,3]>(o0)
         o2 = Reshape(o1, join) y = MatMul(o2, wo) }}""",
-        w=(WIDTH, 3 * WIDTH),
-        b=(3 * WIDTH,),
-        wo=(WIDTH, WIDTH),
+        **{"w": (WIDTH, 3 * WIDTH), "b": (3 * WIDTH,), "wo": (WIDTH, WIDTH)},
+        **{"split": [1, TOKENS, 3, 8], "packs": [1, TOKENS, 3, 3, 8]},
+        **{"join": [1, TOKENS, WIDTH], "flat": [1, TOKENS, 3, WIDTH]},
+        **{"zeros": [0], "threes": [3], "zero": 0, "one": 1, "two": 2},
     )
-    arrays = {
-        "split": [1, TOKENS, 3, 8],
-        "join": [1, TOKENS, WIDTH],
-        "packs": [1, TOKENS, 3, 3, 8],
-        "flat": [1, TOKENS, 3, WIDTH],
-        "zeros": [0],
-        "threes": [3],
-        "zero": 0,
-        "one": 1,
-        "two": 2,
-    }
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
-    return proto
 
 
 @pytest.mark.parametrize("form", ["split", "gathered", "squeezed"])
@@ -166,7 +164,7 @@ def test_a_tensor_without_independent_heads_stays() -> None:
     assert not split_heads(ModelEdit(made, resolve(made, run=False)))
 
 
-@pytest.mark.parametrize("count", [2, 5, 37])
+@pytest.mark.parametrize("count", [2, 5, TOKENS])
 def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
     made = load(block())
     edit = ModelEdit(made, resolve(made, run=False))
@@ -224,7 +222,7 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
 
 def test_a_wide_convolution_before_attention_is_cut_where_pieces_of_tokens_do_not_help() -> None:
     head = """
-g (float[1,4,48,48] image) => (float[1,37,24] y) {
+g (float[1,4,48,24] image) => (float[1,19,24] y) {
     [wide] i0 = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(image, w0)
     [patches] i1 = MaxPool<kernel_shape=[8,8], strides=[8,8]>(i0)
     i2 = Reshape(i1, flat)
@@ -232,12 +230,11 @@ g (float[1,4,48,48] image) => (float[1,37,24] y) {
 """
     proto = block()
     tail = BLOCK.split("{", maxsplit=1)[1]
-    made = model(head + tail, w0=(WIDTH, 4, 3, 3))
+    made = model(head + tail, w0=(WIDTH, 4, 3, 3), flat=[1, WIDTH, 18])
     made.graph.initializer.extend(proto.graph.initializer)
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray([1, WIDTH, 36]), "flat"))
-    fitted = onnxtile.fit(made, capacity="60KiB", budget="0%")
-    assert fitted.before.arena > 200 * 1024
-    assert fitted.after.arena <= 60 * 1024
+    fitted = onnxtile.fit(made, capacity="30KiB", budget="0%")
+    assert fitted.before.arena > 100 * 1024
+    assert fitted.after.arena <= 30 * 1024
     assert not {"heads", "tokens"} & {step.kind for step in fitted.steps}
 
 
@@ -253,16 +250,21 @@ def pieces(fitted: onnxtile.FittedModel) -> int:
     return next((int(text.split()[2]) for text in texts), 1)
 
 
-def test_no_more_pieces_are_tried_after_the_end_of_the_time() -> None:
+@pytest.fixture(scope="module")
+def most() -> int:
+    """The pieces of the tokens in the smallest arena."""
+    return pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+
+
+def test_no_more_pieces_are_tried_after_the_end_of_the_time(most: int) -> None:
     late = onnxtile.fit(block(), capacity="smallest", budget="10%,1ms", verify=False)
     assert late.after.arena < late.before.arena
-    assert pieces(late) == 2 < pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+    assert pieces(late) == 2 < most
 
 
 def test_more_pieces_count_for_the_smallest_arena_only_where_they_save_enough_bytes(
-    monkeypatch: pytest.MonkeyPatch,
+    most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
     monkeypatch.setattr(fitting_search, "_FEW_NODES", 0)
     monkeypatch.setattr(fitting_search, "_PROPORTION", 1.0)
     # Twice the nodes would have to save half of the bytes.
@@ -280,8 +282,7 @@ g (float[1,64,16] x) => (float[1,64,16] y) {
     [scaled] f = Mul(e, m)
     [end] y = Add(f, n)
 }"""
-    made = model(text, w0=(16, 48))
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray([16] * 3), "thirds"))
+    made = model(text, w0=(16, 48), thirds=[16] * 3)
     fitted = onnxtile.fit(made, capacity=2 * 64 * 16 * 4 + 128, budget="0%")
     assert ("parts",) in [step.nodes for step in fitted.steps if step.kind == "rewrite"]
     assert fitted.before.arena >= 3 * 64 * 16 * 4
@@ -317,12 +318,11 @@ OTHERS = {
 def product_of_keys(text: str, query: list[int], key: list[int]) -> onnx.ModelProto:
     """Return a product of queries and turned keys."""
     kinds = [f"float[{','.join(map(str, sizes))}]" for sizes in (query, key)]
-    proto = model(
-        f"g ({kinds[0]} x, {kinds[1]} k) => (float[{','.join('abcd'[: len(query)])}] s) {{ q = Relu(x) {text} }}"
-    )
     arrays = {"half": 0.5, "third": 1 / 3, "ones": [[0.25]], "each": np.ones(9), "deep": [[[2.0]]]}
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(arrays[n], np.float32), n) for n in arrays)
-    return proto
+    return model(
+        f"g ({kinds[0]} x, {kinds[1]} k) => (float[{','.join('abcd'[: len(query)])}] s) {{ q = Relu(x) {text} }}",
+        **{name: np.asarray(array, np.float32) for name, array in arrays.items()},
+    )
 
 
 @pytest.mark.parametrize("name", [*PRODUCTS, *OTHERS])
