@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -174,14 +175,21 @@ def test_no_search_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_steps_of_a_search_are_those_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
-    effect = Ideals.effect
+    made = Ideals.__init__
 
-    def counted(self: Ideals, done: int, node: int) -> Effect:
-        nonlocal steps
-        steps += 1
-        return effect(self, done, node)
+    class Counted(dict[int, Effect]):
+        """The known effects of one node: each step looks up one."""
 
-    monkeypatch.setattr(Ideals, "effect", counted)
+        def get(self, key: int, default: Any = None) -> Any:
+            nonlocal steps
+            steps += 1
+            return super().get(key, default)
+
+    def counted(self: Ideals, problem: OrderingProblem, *, backward: bool = False) -> None:
+        made(self, problem, backward=backward)
+        self._effects = [Counted() for _ in self._effects]
+
+    monkeypatch.setattr(Ideals, "__init__", counted)
     assert search(tangled(100), budget=8_000).steps == steps > 8_000
 
 

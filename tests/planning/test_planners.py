@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxtile.kernels.kernel_graph import Ints
+from onnxtile.kernels.kernel_graph import Ints, LivePart
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import repeated_skyline, skyline
 from onnxtile.planning.offsets.effort import LEVELS, Effort
-from onnxtile.planning.offsets.gaps import Fitter, by_breadth, tightest
+from onnxtile.planning.offsets.gaps import Choose, Fitter, by_breadth, lowest, tightest
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
 from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.planning.offsets.skyline import Strip
@@ -199,3 +199,21 @@ def test_ten_thousand_buffers_with_hundreds_of_overlaps(planner: Planner) -> Non
     buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 400)) for i, s in enumerate(starts)]
     problem = Problem(tuple(buffers))
     assert check(problem, planner.plan(problem, LEVELS["low"])) == ()
+
+
+@pytest.mark.parametrize("choose", [lowest, tightest])
+def test_a_gap_between_all_placed_buffers_is_that_between_those_in_conflict(choose: Choose) -> None:
+    """A buffer with an outline is compared with each other one. One without is not, where it meets all that are placed."""
+    draw = random.Random(3)
+    for _ in range(100):
+        ends = [(draw.randrange(8), draw.randrange(1, 5), draw.choice([0, 64, 100, 200])) for _ in range(12)]
+        whole = [Buffer(f"b{i}", size, lower, lower + steps) for i, (lower, steps, size) in enumerate(ends)]
+        halves = [
+            replace(b, outline=(LivePart(0, b.size // 2, b.lower, b.upper), LivePart(b.size // 2, b.size, b.lower, b.upper)))
+            if b.size
+            else b
+            for b in whole
+        ]  # fmt: skip
+        order = draw.sample(range(12), 12)
+        offsets = [Fitter(Problem(tuple(buffers), 64)).place(order, choose) for buffers in (whole, halves)]
+        assert offsets[0] == offsets[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count as count_up
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from onnxtile.kernels.kernel_graph import Ints, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
-from onnxtile.planning.offsets.problem import Problem, size_of
+from onnxtile.planning.offsets.problem import Buffer, Problem, size_of
 from onnxtile.system.dataclass import dataclass
 
 # Conflicts between buffers: pairs that must share no byte, because both are live in a step or the problem says so.
@@ -53,10 +53,33 @@ _KEPT = 2_000_000
 """The most conflicts of parts that a `Fitter` keeps; those of further buffers are looked up again in each round."""
 
 
+class _PlacedBytes:
+    """The bytes of all buffers that are placed, whatever their steps: ranges in order, none of which touch."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self._latest_birth, self._first_death = -math.inf, math.inf
+
+    def add(self, start: int, end: int, buffer: Buffer) -> None:
+        """Add the bytes from `start` to `end`, those of `buffer`."""
+        self._latest_birth = max(self._latest_birth, buffer.lower)
+        self._first_death = min(self._first_death, buffer.upper)
+        first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
+        if first < last:
+            start, end = min(start, self.starts[first]), max(end, self.ends[last - 1])
+        self.starts[first:last], self.ends[first:last] = [start], [end]
+
+    def are_all_met(self, buffer: Buffer) -> bool:
+        """Return whether the live range of `buffer` overlaps that of each placed one."""
+        return self._latest_birth < buffer.upper and buffer.lower < self._first_death
+
+
 class Fitter:
     """Places the buffers of a problem in any order; the live ranges of their parts are sorted once.
 
-    n parts with d conflicts each take n searches of about d steps, which are kept for further rounds, as long as they are few enough.
+    n parts with d conflicts each take n searches of about d steps, which are kept for further rounds, as long as they are few enough. A
+    buffer in conflict with all that are placed takes as many steps as there are gaps between these.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -70,29 +93,37 @@ class Fitter:
         """Return an offset for each buffer, placed in the order of their numbers in `order`; those with a pin come first."""
         problem = self._problem
         offsets = [buffer.pin or 0 for buffer in problem.buffers]
-        placed = np.full(len(offsets), _UNPLACED)
+        placed, taken = np.full(len(offsets), _UNPLACED), _PlacedBytes()
         free = order if not problem.pinned else [i for i in order if problem.buffers[i].pin is None]
         for i in (*problem.pinned, *free):
             if problem.footprints[i]:
                 if problem.buffers[i].pin is None:
-                    offsets[i] = self._offset(i, placed, choose)
+                    offsets[i] = self._offset(i, placed, taken, choose)
                 placed[i] = offsets[i]
+                if not problem.has_outlines:
+                    taken.add(offsets[i], offsets[i] + problem.footprints[i], problem.buffers[i])
         return offsets
 
-    def _offset(self, i: int, placed: Ints, choose: Choose) -> int:
+    def _offset(self, i: int, placed: Ints, taken: _PlacedBytes, choose: Choose) -> int:
         """Return the offset in the gap that is chosen for buffer `i`."""
-        owner, low, high = self._barred.get(i) or self._barred_by(i)
-        base = placed[owner]
-        low = low + base
-        order = low.argsort()
+        buffer = self._problem.buffers[i]
+        if not self._problem.has_outlines and taken.are_all_met(buffer):
+            low = np.array(taken.starts, np.int64) - self._problem.footprints[i]
+            high = np.array(taken.ends, np.int64)
+        else:
+            owner, low, high = self._barred.get(i) or self._barred_by(i)
+            base = placed[owner]
+            low = low + base
+            order = low.argsort()
+            low, high = low[order], (high + base)[order]
         # The lowest offset above all intervals that begin earlier: 0, then one for each interval.
-        candidates = np.zeros(len(order) + 1, np.int64)
-        candidates[1:] = (high + base)[order]
+        candidates = np.zeros(len(low) + 1, np.int64)
+        candidates[1:] = high
         np.maximum.accumulate(candidates, out=candidates)
-        alignment = self._problem.alignment_of(self._problem.buffers[i])
+        alignment = self._problem.alignment_of(buffer)
         if alignment > self._problem.granule:
             candidates = (candidates + alignment - 1) & -alignment
-        return int(candidates[choose(low[order] - candidates[:-1])])
+        return int(candidates[choose(low - candidates[:-1])])
 
     def _barred_by(self, i: int) -> tuple[Ints, Ints, Ints]:
         """Return the open intervals of offsets in which a part of buffer `i` would overlap one of another buffer at offset 0.
