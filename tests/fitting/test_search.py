@@ -510,7 +510,9 @@ def test_items_of_a_batch_that_are_too_many_for_a_search_are_not_cut(monkeypatch
     found = onnxtile.fit(made, capacity="smallest")
     assert [step.kind for step in found.steps] == ["batch"]
     assert found.after.arena < _arena(made)
-    with pytest.raises(Infeasible, match=f"came down to {found.after.arena:,} bytes.*; the bound of the search ended it"):
+    with pytest.raises(
+        Infeasible, match=f"came down to {found.after.arena:,} bytes.*; the bound of the search ended it"
+    ):
         onnxtile.fit(made, capacity=64)
 
 
