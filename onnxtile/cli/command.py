@@ -56,7 +56,7 @@ _HEADING = "Examples:"
 
 def split(doc: str | None) -> tuple[str, str]:
     """Return the text of a docstring, and the command lines below its "Examples:"."""
-    text, _, examples = inspect.cleandoc(doc or "").partition(f"\n\n{_EXAMPLES}\n")
+    text, _, examples = inspect.cleandoc(doc or "").partition(f"\n\n{_HEADING}\n")
     return text, inspect.cleandoc(f"\n{examples}")
 
 

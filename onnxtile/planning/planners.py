@@ -162,11 +162,11 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
     slots = _pinned(problem)
     slot_of = np.full(len(problem.buffers), -1)
     widths = np.zeros(len(problem.buffers), np.int64)
-    fixed = np.zeros(len(problem.buffers) + 1, np.int64)
+    starts, ends = np.zeros((2, len(problem.buffers) + 1), np.int64)
     for number, held in enumerate(slots):
         slot_of[held] = number
-        start, end = _span(problem, held)
-        fixed[number] = widths[number] = end - start
+        starts[number], ends[number] = _span(problem, held)
+        widths[number] = ends[number] - starts[number]
     for i in order:
         size = problem.footprints[i]
         if not size or slot_of[i] >= 0:
@@ -175,7 +175,9 @@ def _assign(problem: Problem, order: Sequence[int]) -> Slots:
         taken = slot_of[np.concatenate((index.met(lower[i], upper[i]), others))]
         is_free = np.ones(len(slots), bool)
         is_free[taken[taken >= 0]] = False
-        is_free &= (fixed[: len(slots)] == 0) | (fixed[: len(slots)] >= size)
+        unit = problem.alignment_of(problem.buffers[i])
+        first = (starts[: len(slots)] + unit - 1) & -unit
+        is_free &= (ends[: len(slots)] == 0) | (first + size <= ends[: len(slots)])
         slot = _choose(is_free, widths[: len(slots)], size)
         if slot == len(slots):
             slots.append([])
@@ -226,15 +228,19 @@ def _offsets(problem: Problem, slots: Slots) -> list[int]:
     offsets, top = [buffer.pin or 0 for buffer in problem.buffers], 0
     taken = sorted(span for slot in slots if (span := _span(problem, slot))[1])
     for slot in slots:
-        unit, width = max(problem.alignment_of(problem.buffers[i]) for i in slot), _width(problem, slot)
+        units, width = [problem.alignment_of(problem.buffers[i]) for i in slot], _width(problem, slot)
         pinned, end = _span(problem, slot)
-        start = align(pinned if end else top, unit)
-        for low, high in () if end else taken:
+        if end:
+            for i, unit in zip(slot, units, strict=True):
+                offsets[i] = align(pinned, unit) if problem.buffers[i].pin is None else offsets[i]
+            continue
+        start = align(top, max(units))
+        for low, high in taken:
             if low < start + width and start < high:
-                start = align(high, unit)
+                start = align(high, max(units))
         for i in slot:
-            offsets[i] = start if problem.buffers[i].pin is None else offsets[i]
-        top = top if end else start + width
+            offsets[i] = start
+        top = start + width
     return offsets
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import LivePart
@@ -51,6 +51,12 @@ def small_problems(draw: st.DrawFn) -> Problem:
     )
 
 
+SLOT_BETWEEN_ALIGNED = Problem(
+    (Buffer("a", 5, 0, 4, 4, pin=48), Buffer("b", 3, 15, 20, 128), Buffer("c", 63, 15, 20, 128)), 64
+)
+"""In the slot of `a` there are no bytes at a multiple of 128."""
+
+
 def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
     """Try every offset of every buffer without a pin."""
     if len(placed) == len(problem.buffers):
@@ -77,6 +83,7 @@ def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
 
 @every_planner
 @settings(max_examples=40)
+@example(problem=SLOT_BETWEEN_ALIGNED)
 @given(problem=pinned_problems())
 def test_every_planner_leaves_pinned_buffers_at_their_offsets(planner: Planner, problem: Problem) -> None:
     assume(problem.pin_overlap is None)
