@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
-from onnxtile.model.node_kinds import ModulePath, RandomNodes, module_note, module_path
+from onnxtile.model.modules import ModulePath, module_note, module_path
+from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks

@@ -23,7 +23,8 @@ from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside
-from onnxtile.model.node_kinds import ModulePath, dequantises, module_note, module_path
+from onnxtile.model.modules import ModulePath, module_note, module_path
+from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, resize_scales, slice_ranges
 from onnxtile.operators.reads import AxisLinks, InputWindow, SourceRows

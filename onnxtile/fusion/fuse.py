@@ -40,16 +40,8 @@ from onnxtile.fusion.record import (
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_attribute
-from onnxtile.model.node_kinds import (
-    ModulePath,
-    dequantises,
-    dotted,
-    is_quantised,
-    module_note,
-    module_path,
-    quantises,
-    shared_path,
-)
+from onnxtile.model.modules import ModulePath, dotted, module_note, module_path, shared_path
+from onnxtile.model.node_kinds import dequantises, is_quantised, quantises
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import TopologicalOrder, node_id

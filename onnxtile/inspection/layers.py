@@ -16,7 +16,8 @@ from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, s
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.known import Dims
-from onnxtile.model.node_kinds import OWN_DOMAINS, ModulePath, dotted, module_classes, module_path
+from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
+from onnxtile.model.node_kinds import OWN_DOMAINS
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import Products, QuantisedPort, movement_of, operator_of, quantised_form

@@ -33,7 +33,7 @@ from onnxtile.inspection.work import add_up
 from onnxtile.model.binding import bind_leading, free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
-from onnxtile.model.node_kinds import held_as, is_folded_parameter
+from onnxtile.model.modules import held_as, is_folded_parameter
 from onnxtile.model.topology import dependencies
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of

@@ -10,7 +10,7 @@ from dataclasses import field
 
 import onnx_ir as ir
 
-from onnxtile.model.node_kinds import ModulePath, module_note
+from onnxtile.model.modules import ModulePath, module_note
 from onnxtile.model.topology import all_nodes, all_values
 from onnxtile.operators.reads import TensorDims
 from onnxtile.system.dataclass import dataclass

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import pydantic
 
 from onnxtile.declare.plan_document import Arena, PlannedBuffer, PlanRow, first_fault
-from onnxtile.model.node_kinds import ModulePath
+from onnxtile.model.modules import ModulePath
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, of_extra
 from onnxtile.system.files import require_readable

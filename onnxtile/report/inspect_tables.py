@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from onnxtile.model.node_kinds import dotted, module_path
+from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.table import (
     Line,
     ResultJson,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from onnxtile.kernels.kernel_graph import LivePart, rounded
-from onnxtile.model.node_kinds import ModulePath, dotted, module_path, shared_path
+from onnxtile.model.modules import ModulePath, dotted, module_path, shared_path
 from onnxtile.report.format import PlanJson, RenderOptions
 from onnxtile.system.dataclass import dataclass
 

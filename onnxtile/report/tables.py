@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from math import prod
 
-from onnxtile.model.node_kinds import dotted, module_path
+from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.table import (
     Line,
     ResultJson,

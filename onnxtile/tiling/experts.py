@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
-from onnxtile.model.node_kinds import module_note, module_path
+from onnxtile.model.modules import module_note, module_path
 from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible

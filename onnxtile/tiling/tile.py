@@ -19,7 +19,7 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import prune
 from onnxtile.model.functions import add_function, constant_node, free_function, read_from_outside
 from onnxtile.model.graph_writer import ConstantReader, Names
-from onnxtile.model.node_kinds import dotted, module_note, module_path
+from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
 from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode

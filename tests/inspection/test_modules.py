@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.inspection.layers import Module
-from onnxtile.model.node_kinds import dotted, module_path
+from onnxtile.model.modules import dotted, module_path
 from onnxtile.report.inspect_tables import for_inspect
 from onnxtile.report.layout import shown
 from onnxtile.report.tables import for_fuse, for_match, for_tile

@@ -115,7 +115,7 @@ def test_without_verification_nothing_is_run(bench: Any, monkeypatch: pytest.Mon
 def test_a_fused_model_that_differs_is_still_refused(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sites are given up: where every site agrees and the whole does not, the model is not written."""
     monkeypatch.setattr("onnxtile.fusion.lower.driver.discover", only(Wrong("Softsign")))
-    monkeypatch.setattr("onnxtile.verbs.flows.fuse._why_unfit", lambda *_: "")
+    monkeypatch.setattr("onnxtile.verbs.flows.lower._why_unfit", lambda *_: "")
     monkeypatch.setattr("onnxtile.verbs.flows.fuse.require_sites", lambda *_: None)
     with pytest.raises(Mismatch, match="lowered model"):
         bench.lower(bench.model("s = Sigmoid (x) y = Mul (x, s)", {}), "SiLU")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxtile.model import keys
-from onnxtile.model.node_kinds import dotted, module_classes, module_note, module_path, shared_path
+from onnxtile.model.modules import dotted, module_classes, module_note, module_path, shared_path
 from onnxtile.system.text import alike
 
 SCOPES = "['', 'blocks', 'blocks.0', 'blocks.0.attn', 'softmax']"

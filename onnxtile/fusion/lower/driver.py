@@ -37,7 +37,7 @@ from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
-from onnxtile.model.node_kinds import module_note, module_path
+from onnxtile.model.modules import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type

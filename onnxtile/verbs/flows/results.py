@@ -18,7 +18,7 @@ from onnxtile.model import save as files
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.load import Source
-from onnxtile.model.node_kinds import ModulePath, module_path
+from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
 from onnxtile.shapes.resolve import Shapes
