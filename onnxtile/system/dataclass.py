@@ -31,10 +31,8 @@ else:
         def decorate(cls):
             # Only a subclass has to be frozen by the standard library, which compiles two methods for that.
             is_derived = any(map(dataclasses.is_dataclass, cls.__bases__))
-            doc, cls.__doc__ = (
-                cls.__doc__,
-                "Not empty.",
-            )  # in place of none, it would write a signature, which takes long
+            # In place of no docstring, the standard library would write a signature, which takes long.
+            doc, cls.__doc__ = cls.__doc__, "Not empty."
             dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=frozen and is_derived, kw_only=kw_only)
             cls.__doc__ = doc
             own = {name for name, value in vars(cls).items() if value is not None}
