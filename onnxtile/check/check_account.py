@@ -60,7 +60,8 @@ class ByteGraph:
         )
         self.value_of = {value.name: value for value in graph.values if value.name}
         self.bytes = {name: value.bytes for name, value in self.value_of.items() if value.bytes is not None}
-        self.outputs = {value.name for value in graph.outputs}
+        # An output that is an initializer, or a value from around a body, takes no bytes here.
+        self.outputs = {value.name for value in graph.outputs} & self.value_of.keys()
         states = dict(certificate["states"])
         self.outside = self.outputs - {*states.values()} if certificate["io"] == "outside" else set()
         inputs = {

@@ -33,6 +33,10 @@ from onnxtile.system.errors import ModelError, UsageError
 _T = TypeVar("_T")
 
 
+class ChangedFunction(ModelError):
+    """The function of a fused node is not the one that fuse made: that of a tiled model, say, has other nodes."""
+
+
 @dataclass(frozen=True)
 class Unfused(JsonFields):
     """How many calls were undone, by meta-op.
@@ -126,7 +130,10 @@ class Undo:
         _reorder_initializers(graph, initializers)
 
     def preview(self, call: ir.Node, known: dict[str, ir.Value], graph: ir.Graph) -> Opening:
-        """Return the nodes that `call` of `graph` stands for, in no graph yet; `known` are the values of the graph by name."""
+        """Return the nodes that `call` of `graph` stands for, in no graph yet; `known` are the values of the graph by name.
+
+        Raises ModelError where what fuse left in the model is damaged, ChangedFunction where the function is not as fuse made it.
+        """
         with _refusals(f"of the fused node {call.name!r}"):
             return self._opened(call, self._past.record(call), known, graph)
 
@@ -153,7 +160,7 @@ class Undo:
                 raise ModelError(f"the fused node {node.name!r} has lost its record: it cannot be unfused")
 
     def _body(self, call: ir.Node, record: Record) -> ir.Function:
-        """Return the function that `call` calls. Raises ModelError where it is not the one that fuse made."""
+        """Return the function that `call` calls. Raises ModelError where it is missing, ChangedFunction where fuse made another."""
         function = self._model.functions.get(call.op_identifier())
         if function is None:
             raise ModelError(f"the function of the fused node {call.name!r} is missing")
@@ -161,7 +168,10 @@ class Undo:
         if key not in self._digests:
             self._digests[key] = digest(function)
         if self._digests[key] != record.body or len(function.inputs) != len(call.inputs):
-            raise ModelError(f"the function of the fused node {call.name!r} was changed since: it cannot be unfused")
+            raise ChangedFunction(
+                f"the function of the fused node {call.name!r} was changed since: it cannot be unfused",
+                hint="unfuse a model before tile or another tool changes it",
+            )
         body = list(function)
         kept = [
             (node.outputs, node_record.outputs)

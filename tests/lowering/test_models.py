@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -18,7 +19,7 @@ from onnxtile.fusion.site_check import SiteVerdict
 from onnxtile.model import keys
 from onnxtile.model.save import to_bytes
 from onnxtile.shapes import infer
-from onnxtile.system.errors import Mismatch, UsageError
+from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.verification.rounding import compare
 
 # How many layer norms, RMS norms, activations and attentions become operators.
@@ -167,3 +168,16 @@ def test_a_call_that_stays_leaves_no_trace_of_the_look_into_it(bench: Any) -> No
     lowered = api.fuse(fused.model, [outer], lower="onnx", verify=False)
     assert [node.op_type for node in lowered.model.graph] == ["Outer"]
     assert ir.to_proto(lowered.model) == ir.to_proto(again.model)
+
+
+def test_a_call_whose_function_was_tiled_stays_and_the_others_are_lowered(bench: Any) -> None:
+    """The function, which has a SiLU, is not the one that fuse made: its nodes cannot be given the names that they had."""
+    body = "g = MatMul(x, w) s = Sigmoid(g) a = Mul(g, s) u = MatMul(x, w) h = Mul(a, u) t = Sigmoid(h) y = Mul(h, t)"
+    fused = api.fuse(bench.model(body, {"w": np.ones((8, 8), np.float32)}, opset=24), ["SiLU", "SwiGLU"]).model
+    assert [node.op_type for node in fused.graph] == ["SwiGLU", "SiLU"]
+    tiled = api.tile(fused, max=4).model
+    result = api.fuse(tiled, ["SiLU"], lower="onnx")
+    assert [node.op_type for node in result.model.graph] == ["SwiGLU", "Swish"]
+    assert "its function was changed since it was fused" in result.lowered[0].reason
+    with pytest.raises(ModelError, match=r"was changed since: it cannot be unfused \(unfuse a model before tile"):
+        api.unfuse(tiled)

@@ -315,6 +315,16 @@ def test_parts_hold_whole_units_where_the_scope_says_so() -> None:
     assert "hold the same bytes" in _refusal(HOLES, said | {"rows": said["rows"] | halves})
 
 
+def test_an_output_that_is_a_constant_takes_no_bytes() -> None:
+    """The proof asks for the live ranges of the plan, and nothing of the plan holds the constant."""
+    model = _model(HOLES)
+    model.graph.initializer.append(helper.make_tensor("k", TensorProto.FLOAT, [3], [1, 2, 3]))
+    model.graph.output.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, [3]))
+    said = json.loads(json.dumps(onnxtile.plan(model, verify=False, order="model").certificate()))
+    assert (said["arena"], said["proof"]) == (2 * 4096 + 2 * 64, {"tree": {"step": 3}})
+    assert _refusal_for(model, said) == ""
+
+
 def test_tensors_at_the_start_of_their_unit_hold_it() -> None:
     text = HOLES.replace("(b, a)", "(a, b)").replace("(e, d)", "(d, e)")
     said = _certificate(text, order="model")

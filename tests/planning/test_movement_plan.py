@@ -235,6 +235,21 @@ def test_with_room_for_two_buffers_a_weight_is_copied_beside_the_kernel_before()
     assert len({copy.offset for copy in wide.copies if copy.tensor.startswith("w")}) == 2
 
 
+def test_the_products_in_a_function_take_time_beside_those_of_the_graph() -> None:
+    """Both products have 256 MACs; the shape of the second one's operand is known only from the call."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+    calls (float[4,8] x) => (float[4,8] y) <float[8,8] v = {VALUES}> {
+      a = local.Product(x, v)
+      y = MatMul(a, v)
+    }
+    <domain: "local", opset_import: ["" : 20]>
+    Product (p, q) => (r) { r = MatMul(p, q) }
+    """
+    speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "1KB/s"}, "macs_per_second": 256}}
+    found = movement_of(moved(text.replace("VALUES", ", ".join(["0.5"] * 64)), 1024, **speeds))
+    assert found.time is not None and found.time.computing == 2.0
+
+
 def test_more_memory_takes_less_time() -> None:
     """Weights are copied several kernels ahead, in turn in the same room, past the Relus that take no time."""
     speeds: dict[str, Any] = {"target": {"bandwidth": {"dram": "1GB/s"}, "macs_per_second": "4G"}}
@@ -320,6 +335,22 @@ def test_only_the_parts_of_an_input_are_copied_where_those_are_fewer_bytes() -> 
     """
     found = movement_of(moved(text, 4096))
     assert (found.bytes, found.lower_bound) == (256 + 4, 256 + 4)
+
+
+def test_a_part_is_not_copied_before_the_node_that_makes_where_it_begins() -> None:
+    """The copy could start beside Exp, were it not for the Constant after that."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    part (float[512] x, float[64] z) => (float[64] y) <int64[1] to64 = {64}> {
+      e = Exp(z)
+      from0 = Constant<value_ints = [0]>()
+      s = Slice(x, from0, to64)
+      y = Add(s, e)
+    }
+    """
+    planned = moved(text, 1024, order="model")
+    schedule = planned.plan.schedule
+    assert schedule.index("s") > schedule.index("from0")
+    assert planned.verdict is not None and planned.verdict.equal
 
 
 def test_a_branch_reads_the_copy_of_what_it_captures() -> None:

@@ -33,7 +33,7 @@ from onnxtile.fusion.lower.lowering import (
 from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.record import dumps, fused_calls, hand_on, past_of
 from onnxtile.fusion.site_check import COUNTS, SiteRuns, SiteVerdict
-from onnxtile.fusion.unfuse import Opening, Undo, remove_uncalled
+from onnxtile.fusion.unfuse import ChangedFunction, Opening, Undo, remove_uncalled
 from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.feeds import draw
@@ -188,7 +188,11 @@ class Decider:
         reason = str(outcome)
         if function is None or not any(node.op_identifier() in self._model.functions for node in function):
             return Decision(call, name, meta_op, reason=reason)
-        opening = self._opening(call, graph)
+        try:
+            opening = self._opening(call, graph)
+        except ChangedFunction:
+            reason = f"{reason}; its function was changed since it was fused, so that what is in it is not lowered"
+            return Decision(call, name, meta_op, reason=reason)
         inner = tuple(self._decided(node, graph, limit, why) for node in opening.nodes if self._is_call(node))
         opened = Decision(call, name, meta_op, reason=reason, opening=opening, inner=inner)
         if opened.written:

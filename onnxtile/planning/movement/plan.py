@@ -127,12 +127,11 @@ class MovementChoice:
                 yield ChosenCopy(tensor, wanted)
         for number in uses.part_copies:
             kernel, position = uses.graph.kernels[number], self._places[number]
-            given = (operand for operand in kernel.operands[1:] if operand != NONE)
+            given = [operand for operand in kernel.operands[1:] if operand != NONE]
             is_early = all(uses.graph.tensors[operand].is_constant for operand in given)
+            after = max(map(self._made_at, given), default=-1) if is_early else position - 1
             tensor = kernel.makes[0]
-            wanted = WantedCopy(
-                True, self._size(tensor), uses.bytes(tensor), -1 if is_early else position - 1, position
-            )
+            wanted = WantedCopy(True, self._size(tensor), uses.bytes(tensor), after, position)
             yield ChosenCopy(tensor, wanted, number)
 
     @cached_property
@@ -163,8 +162,8 @@ class MovementChoice:
         return {number: position for position, number in enumerate(self.uses.layout.schedule.order)}
 
     def _made_at(self, tensor: int) -> int:
-        """Return the place of the kernel that makes the constant `tensor`; -1 for other tensors."""
-        return self._places.get(self.uses.graph.makers[tensor], -1) if tensor in self.uses.weights else -1
+        """Return the place of the kernel that makes `tensor`, which may be a constant; -1 where none does."""
+        return self._places.get(self.uses.graph.makers[tensor], -1)
 
     def _size(self, tensor: int) -> int:
         return align(self.uses.bytes(tensor), self.uses.layout.alignment)
@@ -341,10 +340,7 @@ class PlanWriter:
 
     @cached_property
     def _macs(self) -> dict[str, int | None]:
-        """The MACs of each node of the model, by name; None where they are not known."""
-        names = node_ids(self.model.graph)
-        work_of = works(self.model, self.shapes, Constants(self.model))
-        return {names[node]: work.total for node, work in work_of.items() if node in names}
+        return _macs_of(self.model, self.shapes)
 
     def write(self, choice: MovementChoice, table: Timetable) -> PlacedCopies | FullMemory:
         """Return the plan of a copy of the model with the copies of `choice`, which are made as `table` says."""
@@ -369,7 +365,8 @@ class PlanWriter:
         of_copies: dict[ir.Value, list[ir.Value]] = {}
         for value, origin in written.origin.items():
             of_copies.setdefault(origin, []).append(value)
-        opened = unfold(model, known.with_those_of(known.of_copies(of_copies)), Constants(model))
+        known = known.with_those_of(known.of_copies(of_copies))
+        opened = unfold(model, known, Constants(model))
         inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
         residence = uses.residence
         pins = moved_pins(self.settings.pins, residence, written)
@@ -379,14 +376,15 @@ class PlanWriter:
             result = replace(plan_model(*opened, apart), order=self.settings.order)
         except OverCapacity as error:
             return FullMemory(error, written.places[min(error.step, len(written.places) - 1)])
-        return PlacedCopies(MovedPlan(model, opened, result), written, choice, self.names)
+        return PlacedCopies(MovedPlan(model, opened, result), known, written, choice, self.names)
 
 
 @dataclass(frozen=True)
 class PlacedCopies:
-    """The plan of a model with the copies `written` for `choice` between the memories `names`."""
+    """The plan of a model, of which `shapes` are known, with the copies `written` for `choice` between the memories `names`."""
 
     plan: MovedPlan
+    shapes: Shapes
     written: WrittenCopies
     choice: MovementChoice
     names: tuple[str, str]
@@ -472,14 +470,19 @@ class PlacedCopies:
 
     def _time(self, speeds: Speeds) -> TransferTime:
         """Return the time of the plan."""
-        model, result = self.plan.model, self.plan.result
-        names = node_ids(model.graph)
-        work_of = works(model, self.plan.opened.shapes, self.plan.opened.constants) if speeds.macs_per_second else {}
-        macs = {names[node]: work.total for node, work in work_of.items() if node in names}
+        result = self.plan.result
+        macs = _macs_of(self.plan.model, self.shapes) if speeds.macs_per_second else {}
         steps = [
             replace(step, macs=macs.get(node) or 0) for node, step in zip(result.schedule, self._timed, strict=True)
         ]
         return transfer_time(steps, speeds, knows_macs=all(macs.get(node) is not None for node in result.schedule))
+
+
+def _macs_of(model: ir.Model, shapes: Shapes) -> dict[str, int | None]:
+    """Return the MACs of each node of the graph of `model`, by name; None where they are not known."""
+    names = node_ids(model.graph)
+    work_of = works(model, shapes, Constants(model))
+    return {names[node]: work.total for node, work in work_of.items() if node in names}
 
 
 _ORDERS = 16
