@@ -424,7 +424,11 @@ class LiveCount:
             return op.reads[0] if is_over and self._is_contiguous(op) else None
         kernel = self.kernels[op.kernel]
         if kernel.is_view:
-            return op.reads[0]
+            # An output in the arena has bytes of its own where it views what is not there.
+            made, viewed = (
+                self.tensors[self.trace.patches[number].tensor] for number in (op.makes[0], self.owner[op.reads[0]])
+            )
+            return None if made.is_kept and not made.is_outside and viewed.is_outside else op.reads[0]
         if kernel.is_split:
             # Parts of an operand that lives on lie in it.
             return op.reads[0] if self.last[op.reads[0]] > at or not self.sizes[op.reads[0]] else None

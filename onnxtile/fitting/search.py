@@ -771,7 +771,7 @@ def search_within(regions: Regions, wanted: FitTarget, progress: Progress = sile
 def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
     """Yield the capacities of the row that lie below one, the highest first, down to the least that any schedule takes."""
     highest = max((region.peak for region in regions.whole), default=0)
-    number = 0 if capacity > highest else max(int(_RUNGS * log2(highest / max(capacity, 1))) - 1, 0)
+    number = 0 if capacity >= highest else max(int(_RUNGS * log2(highest / max(capacity, 1))) - 1, 0)
     while (rung := int(highest * 2 ** (-number / _RUNGS))) >= max(regions.least, ALIGNMENT):
         if rung < capacity:
             yield rung

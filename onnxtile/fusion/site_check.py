@@ -476,9 +476,8 @@ def _example(expected: Array, got: Array) -> dict[str, Any]:
         return {"refused": f"the shape {list(expected.shape)} becomes {list(got.shape)}"}
     before, after = expected.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(before), np.isfinite(after)
-    off = np.abs(np.where(finite[0], before, 0) - np.where(finite[1], after, 0))
-    off[finite[0] != finite[1]] = np.inf
-    off[~finite[0] & ~finite[1] & ~((before == after) | (np.isnan(before) & np.isnan(after)))] = np.inf
+    comparable = (finite[0] & finite[1]) | (before == after) | (np.isnan(before) & np.isnan(after))
+    off = np.where(comparable, np.abs(np.where(finite[0], before, 0) - np.where(finite[1], after, 0)), np.inf)
     lost = finite[0] & ~finite[1]
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(lost if lost.any() else off)), expected.shape))
     where = ElementError(index, str(expected[index]), str(got[index]))

@@ -602,8 +602,13 @@ _SIDE = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float
   }"""
 
 
+_GIVEN = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (float[4, 64] y, float[4, 64] z) {
+    v = Identity(x)  y = Identity(v)  a = Relu(y)  b = Exp(a)  z = Relu(b)
+  }"""
+
+
 @pytest.mark.parametrize(
-    "model", [inverted_residuals(65), onnx.parser.parse_model(_VIEWS), onnx.parser.parse_model(_SIDE)]
+    "model", [inverted_residuals(65), *(onnx.parser.parse_model(text) for text in (_VIEWS, _SIDE, _GIVEN))]
 )
 def test_it_is_the_peak_of_the_plan_and_no_more_than_that_of_single_kernels(model: onnx.ModelProto) -> None:
     opened = load(model)
@@ -617,6 +622,14 @@ def test_a_view_beside_its_source_is_counted_once() -> None:
     opened = load(onnx.parser.parse_model(_VIEWS))
     regions = regions_of(opened, resolve(opened, run=True), Constants(opened), exact=True)
     assert uncut_peak(regions.network) == 2 * 4 * 64 * 4
+
+
+@pytest.mark.parametrize(("io", "arena"), [("outputs", 128), ("outside", 0)])
+def test_a_network_that_only_views_its_input_is_not_cut(io: str, arena: int) -> None:
+    """Where the output is outside of the arena, no kernel takes a byte."""
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 8] x) => (float[4, 8] y) { y = Identity(x) }"""
+    fitted = fit(onnx.parser.parse_model(text), capacity="smallest", io=io, verify=False)
+    assert (fitted.before.arena, fitted.after.arena) == (arena, arena)
 
 
 # The time of a search may be limited, and what was found until then counts.

@@ -189,6 +189,23 @@ def test_what_each_effect_means() -> None:
     assert summed["all", "+inf"] is summed["one", "-inf"] is EdgeEffect.NO_NUMBER
 
 
+def test_a_single_number_may_differ() -> None:
+    """Below the largest number, (x · c) / c is x; there it is infinite."""
+    head = '<ir_version: 10, opset_import: ["": 17]> g (float x) => (float y) <float c = {3.0}>'
+    before, after = (f"{head} {{ {body} }}" for body in ("m = Mul(x, c) y = Div(m, c)", "y = Identity(x)"))
+    first, second = (session_of(ir.from_proto(onnx.parser.parse_model(text))) for text in (before, after))
+    found = SiteRuns(first, second).differences({"x": np.array(1.0, np.float32)}, ["x"])
+    largest = next(one.to_dict() for one in found if one.row.numbers["x"] == "huge")
+    where = {"index": [], "expected": "inf", "got": "3.4028235e+38"}
+    assert largest == {
+        "inputs": {"x": "all huge"},
+        "effect": "beyond range",
+        "output": "y",
+        "elements": 1,
+        "where": where,
+    }
+
+
 def test_the_same_model_gives_the_same_edges(bench: Any) -> None:
     model = attention(bench, "a = Add(d, mask)")
     first, second = (bench.lower(model, "ScaledDotProductAttention").to_dict() for _ in range(2))
