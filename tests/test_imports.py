@@ -43,8 +43,6 @@ OWNERS = {
 # These know no ONNX and are tested with plain data.
 PURE = [
     "kernels/kernel_graph.py",
-    "kernels/kernel_graph.py",
-    "query/language.py",
     "query/language.py",
     "tiling/limits.py",
     "tiling/grid.py",

@@ -14,17 +14,18 @@ import pytest
 import onnxtile
 from onnxtile import cli
 from onnxtile.deployment import micro_run, tflite_model
-from onnxtile.deployment.micro_run import micro_runs, require_sound
+from onnxtile.deployment.micro_run import micro_runs
 from onnxtile.deployment.tflite_model import (
     ONLINE,
     MicroGraph,
     MicroOperator,
     MicroTensor,
     offsets_in,
-    problem_of,
     read_tflite,
     with_offsets,
 )
+from onnxtile.deployment.tflite_plan import problem_of
+from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError, of_extra
 from onnxtile.verbs.flows import other_formats as micro
