@@ -25,15 +25,14 @@ from onnxtile.check.movement import wrong_movement
 from onnxtile.check.operators import UnusableTable
 from onnxtile.check.ranges import (
     DocumentAtSizes,
-    RangedValue,
     SizeOfSymbols,
     WrongFormula,
     claimed_at,
     listed,
-    plain_model,
     proved_sizes,
     wrong_between,
 )
+from onnxtile.check.reading import RangedValue, plain_model
 from onnxtile.check.replay import Shared, disorders, replay
 from onnxtile.check.sharing import RunOrder, SharedStates
 from onnxtile.check.states import (

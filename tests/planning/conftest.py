@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnxtile.arena.run import ArenaVerdict, arena_run
 from onnxtile.check.audit import Audit, check, require
 from onnxtile.check.graph import GraphModel
-from onnxtile.check.ranges import plain_model
+from onnxtile.check.reading import plain_model
 from onnxtile.declare.plan_document import PlannedBuffer
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, read_kernels

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from onnxtile import api
 from onnxtile.check.audit import require
-from onnxtile.check.ranges import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import PlannedBody, PlannedBuffer
 from onnxtile.model import keys
 from onnxtile.model.topology import clear_plan

@@ -15,7 +15,7 @@ import onnxtile
 from onnxtile import api
 from onnxtile.check.addresses import bytes_read
 from onnxtile.check.graph import GraphModel
-from onnxtile.check.ranges import plain_model
+from onnxtile.check.reading import plain_model
 from onnxtile.check.sharing import SharedStates
 from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.aliases import MOST_RUNS, LayoutFacts, spans_read

@@ -15,7 +15,7 @@ import pytest
 
 import onnxtile
 from onnxtile.check.audit import Audit, check, judged, require
-from onnxtile.check.ranges import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import (
     Arena,
     ArenaFormula,
@@ -427,7 +427,7 @@ def test_the_check_shares_no_code_with_what_it_checks() -> None:
 def test_one_file_of_the_check_knows_a_model_in_memory() -> None:
     """The others read the protobuf: what shape inference knows comes to them as plain data."""
     files = (PACKAGE / "check").glob("*.py")
-    assert {file.name for file in files if "\nimport onnx_ir" in file.read_text()} == {"ranges.py"}
+    assert {file.name for file in files if "\nimport onnx_ir" in file.read_text()} == {"reading.py"}
 
 
 def test_a_body_whose_last_bytes_are_a_part_of_a_larger_tensor() -> None:

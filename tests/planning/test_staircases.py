@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onnxtile.check.audit import check
-from onnxtile.check.ranges import from_marks
+from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import PlannedPart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.problem import Problem

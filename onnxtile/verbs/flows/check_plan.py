@@ -8,7 +8,8 @@ from pathlib import Path
 from onnxtile.check.audit import Audit, check_ranges, judged
 from onnxtile.check.graph import GraphModel
 from onnxtile.check.movement import with_claimed_copies
-from onnxtile.check.ranges import RangedValue, from_marks, listed, plain_model, ranged_values, wrong_ranges
+from onnxtile.check.ranges import listed, wrong_ranges
+from onnxtile.check.reading import RangedValue, from_marks, plain_model, ranged_values
 from onnxtile.declare.plan_document import PlanDocument, PlanFailure, ReadPlan, from_json
 from onnxtile.declare.verb import Outcome, declared, narrowed
 from onnxtile.model.binding import bind, bind_leading, formula_names, free_inputs, rename_symbols, symbols
