@@ -315,7 +315,7 @@ class RowBound:
             for read in self.reads[index]:
                 rows, sources = self.tensors[read.tensor].rows, before.get(read.tensor, 0)
                 whole |= (1 << read.tensor) | sources if read.ends[-1] == rows else 0
-                waits |= sources if read.ends[1] == rows else 0
+                waits |= sources if read.ends[:2][-1] == rows else 0  # a kernel without rows makes no first one
             before.update(dict.fromkeys(self.kernels[index].makes, whole))
             for read in self.reads[index]:
                 if waits >> read.tensor & 1:
@@ -546,6 +546,8 @@ class _RowCounts:
         """Return the kernel and the row with the most bytes, and the rows that live then."""
         best: tuple[float, RowsNeeded | None, int] = (0.0, None, 0)
         for read in chain.from_iterable(self.bound.reads):
+            if not self.bound.rows[read.kernel]:
+                continue
             if read.tensor not in self.bound.hidden and read.tensor not in self.bound.remade:
                 rows = self._while_made(read)
                 row = int(rows.argmax())
