@@ -56,7 +56,7 @@ def attention(text: str, opset: int) -> onnx.ModelProto:
     made = onnx.parser.parse_model(
         f"{head}g (float[1,{TOKENS},{WIDTH}] x) => (float[1,{TOKENS},{WIDTH}] y{more}) {{ {text} b = MatMul(a, wo) y = Add(b, x) }}"
     )
-    shapes = {name: (WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
+    shapes: dict[str, tuple[int, ...]] = {name: (WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
     shapes |= {"wf": (WIDTH, 8), "wg": (WIDTH, 8), "packed": (WIDTH, 3 * WIDTH), "bias": (3 * WIDTH,)}
     shapes |= {"numbers": (TOKENS, TOKENS), "scores": (1, HEADS, TOKENS, TOKENS)}
     arrays: dict[str, Any] = {
