@@ -32,7 +32,7 @@ class _IsLeft(Exception):
 
 
 @dataclass
-class _Operands:
+class _HeadOperands:
     """Queries, keys and values of heads, (batch, heads, tokens, head), the scale of scores, and what is added to them."""
 
     query: ir.Value
@@ -71,7 +71,7 @@ def write_attention(edit: ModelEdit) -> list[ir.Node]:
     return written
 
 
-def _standard(writer: _ProductWriter) -> _Operands:
+def _standard(writer: _ProductWriter) -> _HeadOperands:
     """Return Attention of opset 23: of (batch, heads, tokens, head), or of tokens with their heads one after the other."""
     writer.require_only(0, 1, 2, 3)
     ints, floats = writer.node.attributes.get_int, writer.node.attributes.get_float
@@ -88,7 +88,7 @@ def _standard(writer: _ProductWriter) -> _Operands:
     if copies > 1 < writer.sizes(key)[1]:  # the products repeat keys and values of one head by themselves
         key, value = writer.repeated(key, copies), writer.repeated(value, copies)
     scale, causal = floats("scale", 0.0), bool(ints("is_causal", 0))
-    made = _Operands(query, key, value, scale, causal, joins=joins)
+    made = _HeadOperands(query, key, value, scale, causal, joins=joins)
     mask = writer.optional(3)
     if mask is not None and writer.edit.dtype(mask) == ir.DataType.BOOL:
         made.seen = mask
@@ -97,7 +97,7 @@ def _standard(writer: _ProductWriter) -> _Operands:
     return made
 
 
-def _multi_head(writer: _ProductWriter) -> _Operands:
+def _multi_head(writer: _ProductWriter) -> _HeadOperands:
     """Return onnxruntime's MultiHeadAttention of queries, keys and values (batch, tokens, width)."""
     writer.require_only(0, 1, 2, 3, 4, 5)
     parts = [writer.operand(place) for place in range(3)]
@@ -109,7 +109,7 @@ def _multi_head(writer: _ProductWriter) -> _Operands:
     return _of_runtime(writer, parts, mask=4, bias=5)
 
 
-def _projected(writer: _ProductWriter) -> _Operands:
+def _projected(writer: _ProductWriter) -> _HeadOperands:
     """Return onnxruntime's Attention, which projects its operand (batch, tokens, width) to queries, keys and values first."""
     writer.require_only(0, 1, 2, 3, 5)
     edit, weights = writer.edit, writer.operand(1)
@@ -128,13 +128,13 @@ def _projected(writer: _ProductWriter) -> _Operands:
     return _of_runtime(writer, parts if bias is None else writer.with_bias(parts, bias), mask=3, bias=5)
 
 
-def _of_runtime(writer: _ProductWriter, parts: Sequence[ir.Value], *, mask: int, bias: int) -> _Operands:
+def _of_runtime(writer: _ProductWriter, parts: Sequence[ir.Value], *, mask: int, bias: int) -> _HeadOperands:
     """Return what onnxruntime's operators share: the number of heads, the mask of keys, a bias of scores."""
     attributes = writer.node.attributes
     heads = attributes.get_int("num_heads", 0)
     query, key, value = (writer.heads(one, heads) for one in parts)
     causal = bool(attributes.get_int("unidirectional", 0))
-    made = _Operands(query, key, value, attributes.get_float("scale", 0.0), causal)
+    made = _HeadOperands(query, key, value, attributes.get_float("scale", 0.0), causal)
     seen, more = writer.optional(mask), writer.optional(bias)
     if seen is not None:
         made.biases.append(writer.of_padding(seen, attributes.get_float("mask_filter_value", _FILTER)))
@@ -238,7 +238,7 @@ class _ProductWriter:
         bias = self.add("Where", [seen, self._number(0.0), self._number(number)], sizes)
         return self.reshaped(bias, sizes[0], 1, 1, sizes[1])
 
-    def result(self, made: _Operands) -> ir.Value:
+    def result(self, made: _HeadOperands) -> ir.Value:
         """Add the products of an attention; return its result."""
         batch, heads, queries, head = self.sizes(made.query)
         keys, width = self.sizes(made.key)[2], self.sizes(made.value)[3]
