@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit as Audit
-    from onnxtile.declare.values import LayoutTable as LayoutTable
+    from onnxtile.declare.layout_rules import LayoutTable as LayoutTable
     from onnxtile.declare.verb import VerbResult as VerbResult
     from onnxtile.fusion.pattern import Pattern as Pattern
     from onnxtile.inspection.summary import Inspection as Inspection
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "onnxtile.check.audit": ("Audit",),
-    "onnxtile.declare.values": ("LayoutTable",),
+    "onnxtile.declare.layout_rules": ("LayoutTable",),
     "onnxtile.declare.verb": ("VerbResult",),
     "onnxtile.fusion.pattern": ("Pattern",),
     "onnxtile.inspection.summary": ("Inspection",),

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.declare.values import rules_in
+from onnxtile.declare.layout_rules import rules_in
 from onnxtile.fusion.pattern import from_file as pattern_file
 from onnxtile.model.feeds import read_inputs
 from onnxtile.model.load import load

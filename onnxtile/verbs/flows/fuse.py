@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
@@ -201,7 +202,7 @@ def _plan(model: ir.Model, dims: Mapping[str, int]) -> PlanResult:
     copy = bound_copy(model, dims)
     # Only sizes are compared: the memories that tensors are placed in have no capacities here.
     for value in all_values(copy):
-        value.metadata_props.pop(keys.PLACE_IN, None)
+        value.metadata_props.pop(FIXED["places"].mark, None)
     return plan.from_options(PlanOptions(copy, verify=False)).plan
 
 
