@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import mul
 
 import numpy as np
 
@@ -267,10 +268,11 @@ class RowBound:
 
     @staticmethod
     def is_small(regions: Regions) -> bool:
-        """Return whether the bound of a network is counted."""
+        """Return whether the bound of a network is counted: not where it has many rows, or where a kernel has none."""
         tensors = regions.network.tensors
-        rows = (len(kernel.reads) * tensors[kernel.makes[0]].rows for kernel in regions.network.kernels)
-        return sum(rows) <= _ROWS
+        rows = [tensors[kernel.makes[0]].rows for kernel in regions.network.kernels]
+        reads = [len(kernel.reads) for kernel in regions.network.kernels]
+        return all(rows) and sum(map(mul, reads, rows)) <= _ROWS
 
     # The rows that kernels read.
 

@@ -53,7 +53,9 @@ def test_where_results_are_written_over_operands_the_outputs_are_left() -> None:
 
 
 def test_kernels_without_rows_are_left_out() -> None:
-    made = model("g (float[4,8] x, float[0,8] n) => (float[4,8] y, float[0,8] z) { y = Relu(x) m = Neg(n) z = Relu(m) }")
+    made = model(
+        "g (float[4,8] x, float[0,8] n) => (float[4,8] y, float[0,8] z) { y = Relu(x) m = Neg(n) z = Relu(m) }"
+    )
     with pytest.raises(Infeasible, match="takes less than 128 bytes"):
         onnxtile.fit(made, capacity=64)
 
