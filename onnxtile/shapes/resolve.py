@@ -19,8 +19,9 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
-from onnxtile.model.known import Dim, Dims, Known, declared, numeric
+from onnxtile.model.known import Known, declared, numeric
 from onnxtile.model.submodel import exposing
+from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.bodies import data_dependent
 from onnxtile.shapes.infer import inferred_by_onnx, readable, values
