@@ -21,7 +21,7 @@ from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import cycles_freed
+from onnxtile.system.interpreter import cycles_freed
 
 
 def values(model: ir.Model) -> list[ir.Value]:

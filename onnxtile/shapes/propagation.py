@@ -31,7 +31,7 @@ from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_oper
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.runtime import Array, Session
 from onnxtile.system.text import LARGEST_COUNT
 

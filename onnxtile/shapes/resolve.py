@@ -28,7 +28,7 @@ from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError, nearest
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 
 # Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide.
 

@@ -26,8 +26,8 @@ from onnxtile.operators.node_view import Dim, KnownConstants, NoConstants, NotAp
 from onnxtile.operators.table import Left, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
-from onnxtile.system.limits import Progress, counted, silent
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
