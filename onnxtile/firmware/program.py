@@ -138,62 +138,66 @@ class HelperCall:
     numbers: tuple[OpenNumber, ...]
 
 
-_At = TypeVar("_At")
-_Entry = TypeVar("_Entry")
-_NewAt = TypeVar("_NewAt")
-_NewEntry = TypeVar("_NewEntry")
+_CallAddress = TypeVar("_CallAddress")
+_InnerCall = TypeVar("_InnerCall")
+_ChangedAddress = TypeVar("_ChangedAddress")
+_ChangedCall = TypeVar("_ChangedCall")
 
 
 @dataclass(frozen=True)
-class Branch(Generic[_At, _Entry]):
+class Branch(Generic[_CallAddress, _InnerCall]):
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
-    condition: _At
-    then: tuple[_Entry, ...]
-    otherwise: tuple[_Entry, ...]
+    condition: _CallAddress
+    then: tuple[_InnerCall, ...]
+    otherwise: tuple[_InnerCall, ...]
 
     @property
-    def inside(self) -> tuple[_Entry, ...]:
+    def inside(self) -> tuple[_InnerCall, ...]:
         """The calls in it."""
         return (*self.then, *self.otherwise)
 
     @property
-    def places(self) -> tuple[_At, ...]:
+    def places(self) -> tuple[_CallAddress, ...]:
         """The addresses that it reads and writes itself."""
         return (self.condition,)
 
     def changed(
-        self, at: Callable[[_At], _NewAt], calls: Callable[[Iterable[_Entry]], Iterable[_NewEntry]]
-    ) -> Branch[_NewAt, _NewEntry]:
+        self,
+        at: Callable[[_CallAddress], _ChangedAddress],
+        calls: Callable[[Iterable[_InnerCall]], Iterable[_ChangedCall]],
+    ) -> Branch[_ChangedAddress, _ChangedCall]:
         """Return it with the addresses that `at` gives, and the calls that `calls` gives for those inside."""
         return Branch(at(self.condition), tuple(calls(self.then)), tuple(calls(self.otherwise)))
 
 
 @dataclass(frozen=True)
-class RepeatedCalls(Generic[_At, _Entry]):
+class RepeatedCalls(Generic[_CallAddress, _InnerCall]):
     """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
 
     None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
     """
 
-    most: _At | None
-    goes_on: _At
-    number: _At | None
-    turn: tuple[_Entry, ...]
+    most: _CallAddress | None
+    goes_on: _CallAddress
+    number: _CallAddress | None
+    turn: tuple[_InnerCall, ...]
 
     @property
-    def inside(self) -> tuple[_Entry, ...]:
+    def inside(self) -> tuple[_InnerCall, ...]:
         """The calls in it."""
         return self.turn
 
     @property
-    def places(self) -> tuple[_At, ...]:
+    def places(self) -> tuple[_CallAddress, ...]:
         """The addresses that it reads and writes itself."""
         return tuple(place for place in (self.most, self.goes_on, self.number) if place is not None)
 
     def changed(
-        self, at: Callable[[_At], _NewAt], calls: Callable[[Iterable[_Entry]], Iterable[_NewEntry]]
-    ) -> RepeatedCalls[_NewAt, _NewEntry]:
+        self,
+        at: Callable[[_CallAddress], _ChangedAddress],
+        calls: Callable[[Iterable[_InnerCall]], Iterable[_ChangedCall]],
+    ) -> RepeatedCalls[_ChangedAddress, _ChangedCall]:
         """Return it with the addresses that `at` gives, and the calls that `calls` gives for those inside."""
         most, number = (None if place is None else at(place) for place in (self.most, self.number))
         return RepeatedCalls(most, at(self.goes_on), number, tuple(calls(self.turn)))
