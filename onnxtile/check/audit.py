@@ -50,7 +50,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, OnnxtileError
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -23,7 +23,7 @@ from onnxtile.model.topology import all_values, clear_plan, node_ids
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
