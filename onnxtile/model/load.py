@@ -29,7 +29,8 @@ from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
-from onnxtile.system.process import collector_paused, let_go, open_to_read
+from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.posix import let_go, open_to_read
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
 
 # A model file read without its large constants, whose bytes stay in it until they are asked for.

@@ -33,15 +33,15 @@ from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
 
 # Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
 #
-# onnxruntime loads n nodes that may all run next in about n² steps, and holds some 4 KB for each node. In pieces the time is linear, and
-# one piece is in memory. The kernels, and the values they read, are those of the whole model.
+# onnxruntime loads n nodes that may all run next in about n² steps. In pieces the time is linear. The kernels, and the values they read,
+# are those of the whole model.
 
 MOST_WHOLE = 5_000
 """Nodes of the largest model that is loaded whole."""
 _PIECE = 1_000
 """Nodes of a piece. Each piece takes about a millisecond besides the time for its nodes."""
-_MOST_HELD = 20_000
-"""Nodes of the largest model all of whose pieces stay loaded."""
+_MOST_HELD = 100_000
+"""Nodes of the largest model all of whose pieces stay loaded: onnxruntime holds some 5 KB for each node."""
 _MOST_COPIED = 2**25
 """Bytes of the constants in memory that the pieces hold, at most: a constant is in each piece that reads it."""
 _STRING = "tensor(string)"

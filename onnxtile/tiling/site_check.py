@@ -26,7 +26,7 @@ from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import (
     BYTES,

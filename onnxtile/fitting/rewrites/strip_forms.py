@@ -330,6 +330,21 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
 
 
+def slice_splits(edit: ModelEdit) -> None:
+    """Let a Slice for each of its results take the place of a Split, so that each is cut by itself."""
+    for node in list(edit.model.graph):
+        source, sizes = node.inputs[0] if node.inputs else None, [edit.sizes(value) for value in node.outputs]
+        if node.op_type != "Split" or node.domain not in STANDARD or source is None or not all(sizes):
+            continue
+        axis = node.attributes.get_int("axis", 0) % len(sizes[0] or ())
+        ends = accumulate(((size or ())[axis] for size in sizes), initial=0)
+        for result, (start, stop) in zip(node.outputs, pairwise(ends), strict=True):
+            part = edit.resized(result, axis, stop - start, "part")
+            bounds, attributes = edit.slice_bounds(([start], [stop], [axis]), "parts")
+            edit.replace(result, edit.add(node, "Slice", [source, *bounds], part, attributes))
+        edit.model.graph.remove(node, safe=True)
+
+
 class _PartMaker:
     """Makes parts of tensors from products with parts of their weights, before one node."""
 
