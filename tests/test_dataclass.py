@@ -131,7 +131,7 @@ def _facts(classes: dict[str, Any], name: str, values: tuple[Any, ...], by_name:
     ]
 
 
-@pytest.mark.parametrize("often", [0, 1, 150])
+@pytest.mark.parametrize("often", [0, 1, 500])
 @pytest.mark.parametrize(("name", "values", "by_name"), CALLS)
 def test_each_dataclass_is_that_of_the_standard_library(
     name: str, values: tuple[Any, ...], by_name: dict[str, Any], often: int, monkeypatch: pytest.MonkeyPatch

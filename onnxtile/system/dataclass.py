@@ -15,7 +15,7 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
-_OFTEN = 150
+_OFTEN = 500
 """Calls of an `__init__` that take as long, beyond those of the compiled one, as it takes to compile it."""
 
 if TYPE_CHECKING:
@@ -88,15 +88,15 @@ class _Initialiser:
         """Do what the compiled method does; where the arguments do not fit, call that, since it says why."""
         values = dict(zip(self._arguments, given, strict=False)) | by_name
         fits = len(values) == len(given) + len(by_name)
-        put = object.__setattr__ if self._frozen else setattr
+        fields = vars(instance)  # a frozen class refuses assignments, which take longer, too
         for name, is_argument, default, factory in self._fields:
             if is_argument and name in values:
-                put(instance, name, values.pop(name))
+                fields[name] = values.pop(name)
             elif factory is not MISSING:
-                put(instance, name, factory())
+                fields[name] = factory()
             else:
                 fits &= default is not MISSING
-                put(instance, name, default)
+                fields[name] = default
         if values or not fits:
             self._compiled()(instance, *given, **by_name)
         elif hasattr(instance, "__post_init__"):
