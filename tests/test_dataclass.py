@@ -173,6 +173,30 @@ def test_either_decorator_extends_a_class_of_the_other(first: Decorator, second:
     with pytest.raises(TypeError, match="cannot inherit"):
         second(type("Loose", (Base,), {}))
 
+    @first
+    class Loose:
+        """A class that is not frozen."""
+
+    with pytest.raises(TypeError, match="cannot inherit"):
+        second(frozen=True)(type("Frozen", (Loose,), {}))
+
+
+def test_a_subclass_of_a_frozen_class_compiles_nothing_and_is_frozen() -> None:
+    classes = _classes(module.dataclass)
+
+    @module.dataclass(frozen=True)
+    class Last(classes["Derived"]):  # type: ignore[misc, name-defined]
+        """A subclass of a subclass."""
+
+        f: int = 5
+
+    methods = {"__init__", "__repr__", "__eq__", "__hash__", "__match_args__"}
+    assert {name for name, value in vars(Last).items() if name.startswith("__") and callable(value)} <= methods
+    assert Last.__dataclass_params__.frozen
+    for change in (lambda: setattr(Last(1), "f", 6), lambda: delattr(Last(1), "f")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            change()
+
 
 @module.dataclass(frozen=True)
 class Sent:
