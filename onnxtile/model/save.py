@@ -49,7 +49,7 @@ from onnxtile.system.files import (
     umask,
     write_whole_with,
 )
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 # A model written piece by piece, so that no second copy of its weights or its nodes is ever in memory.

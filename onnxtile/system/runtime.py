@@ -20,8 +20,8 @@ import numpy as np
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel, OnnxtileError
-from onnxtile.system.limits import Watch, seconds_of_a_run, too_much_memory
-from onnxtile.system.process import is_silenced
+from onnxtile.system.interpreter import is_silenced
+from onnxtile.system.long_work import Watch, seconds_of_a_run, too_much_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -140,7 +140,7 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type.
 
-        Raises ModelError with onnxruntime's reason, OverLimit where the run takes more than it may (`onnxtile.system.limits`).
+        Raises ModelError with onnxruntime's reason, OverLimit where the run takes more than it may (`onnxtile.system.long_work`).
         """
         names = list(outputs) if outputs is not None else self.outputs
         types = {o.name: o.type for o in self._session.get_outputs()}
