@@ -464,6 +464,7 @@ def compare(
     models = same_draws(original, other)
     runner = repeatable_session(original, file) if models.first is original else None
     trials, dims = run_original(models.first, runner=runner, progress=progress)
+    del runner  # two sessions would double the memory
     content = content if models.second is other else None
     return models.judged(compare_with(trials, models.second, dims, progress, content=content))
 
