@@ -24,7 +24,7 @@ from onnxtile.model.topology import node_ids
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict, StateVerdict
