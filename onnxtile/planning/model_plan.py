@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FixedRules
 from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, StateChoice, States, read_kernels, states_of
@@ -24,8 +26,7 @@ from onnxtile.kernels.kernel_graph import (
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
-from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
-from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
+from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories, smallest
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
@@ -54,6 +55,9 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
+if TYPE_CHECKING:
+    from onnxtile.planning.movement.timetable import SlowTensors
+
 NO_STATES = StateChoice()
 """No input and output are one state."""
 
@@ -66,7 +70,7 @@ class PlanSettings:
     `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `io`
     places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With
     `whole_buffers`, all bytes of a buffer are live in its whole live range. `workspaces` has the bytes that kernels need beside their
-    operands and results. `pins` has the addresses and memories that tensors must have, beside those in the metadata of the model.
+    operands and results. `fixed` has the rules for named tensors, beside those in the metadata of the model.
     `states` says which inputs and outputs are one state. `share` names the rules by which tensors of the main graph share bytes, beside
     views (None: all). `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are
     copied into the result. `slow` has the tensors in the second of two memories, where a movement has chosen them.
@@ -83,7 +87,7 @@ class PlanSettings:
     overwrite_inputs: bool = False
     whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
-    pins: Pins = NO_PINS
+    fixed: FixedRules = NO_FIXED
     states: StateChoice = NO_STATES
     digest: str | None = None
     name: str | None = None
@@ -121,10 +125,9 @@ def plan_model(
     model = opened.model
     bare, states = facts_of(opened, settings, facts)
     facts = with_states(bare, states.taken)
-    capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
-    pins = replace(settings.pins.with_marks(model), capacities=capacities)
-    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-    graph = read_kernels(facts, scope).sharing_by(settings.share)
+    fixed = RulesInMemories.of(settings.fixed, model, memories(settings.capacity))
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, states=states.taken)
+    graph = read_kernels(facts, scope).sharing_by(settings.share).under(fixed)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -135,33 +138,35 @@ def plan_model(
     settings.workspaces.require_known(model)
     setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
     search, inside, needs = setup.search, setup.inside, setup.needs
-    _require_possible(pins, model, graph, needs, settings)
+    _require_possible(fixed, model, graph, needs, settings)
     is_moved = settings.slow is not None
     has_bound = settings.bounds_orders and not is_moved
     bound = setup.bound if has_bound else 0
-    least = max(bound, _pinned_end(pins, graph, settings.alignment))
+    least = max(bound, _pinned_end(fixed, graph, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
-    if pins.offsets:
+    if fixed.pins:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
-    allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
+    allocator = _allocator(settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(
-        setup.layouts(settings.streams, pins), placings, max(least, known, settings.effort.enough)
+        setup.layouts(settings.streams, fixed), placings, max(least, known, settings.effort.enough)
     )
-    if settings.ranges and is_searched and not states.taken and not pins.names:
+    if settings.ranges and is_searched and not states.taken and not fixed.fixed_names:
 
         def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
             given = replace(chosen_order, candidates=lambda _: schedules)
-            return setup.layouts(settings.streams, pins, given)
+            return setup.layouts(settings.streams, fixed, given)
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope).sharing_by(settings.share), settings.alignment, peak_first=False)
+            return OrderSearch(
+                read_kernels(at, scope).sharing_by(settings.share).under(fixed), settings.alignment, peak_first=False
+            )
 
         further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
@@ -215,11 +220,18 @@ def plan_model(
         streamed=planned_streams(facts.streams.values()),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled) or None,
-        pins=dict(pins.offsets),
-        places=dict(pins.places),
-        keeps=pins.keeps,
+        **fixed.fixed_fields,
         **described(layout),
     )
+
+
+def _allocator(slow: SlowTensors | None) -> Callable[..., Allocation]:
+    """Return what places the buffers of a plan; tensors in a `slow` memory are placed apart."""
+    if slow is None:
+        return allocate
+    from onnxtile.planning.movement.timetable import allocate_apart  # few plans have a movement
+
+    return partial(allocate_apart, slow=slow)
 
 
 def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None) -> tuple[LayoutFacts, States]:
@@ -246,25 +258,27 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
     )
 
 
-def _require_possible(pins: Pins, model: ir.Model, graph: KernelGraph, needs: Needs, settings: PlanSettings) -> None:
-    """Raise UsageError for pins of tensors or memories that the plan does not have, or that contradict each other."""
-    workspaces = needs.workspaces(graph, graph.own_order) if pins.names else ()
-    pins.require_known(model, graph, {workspace.buffer.name for workspace in workspaces})
-    pins.require_memories()
-    pins.require_agreement(graph)
-    pins.require_addresses(_pinned_sizes(pins, graph), settings.alignment)
+def _require_possible(
+    fixed: RulesInMemories, model: ir.Model, graph: KernelGraph, needs: Needs, settings: PlanSettings
+) -> None:
+    """Raise UsageError for rules of tensors or memories that the plan does not have, or that contradict each other."""
+    workspaces = needs.workspaces(graph, graph.own_order) if fixed.fixed_names else ()
+    fixed.require_known(model, graph, {workspace.buffer.name for workspace in workspaces})
+    fixed.require_memories()
+    fixed.require_agreement(graph)
+    fixed.require_addresses(_pinned_sizes(fixed, graph), settings.alignment)
 
 
-def _pinned_end(pins: Pins, graph: KernelGraph, alignment: int) -> int:
+def _pinned_end(fixed: FixedRules, graph: KernelGraph, alignment: int) -> int:
     """Return the end of the highest pinned tensor in bytes, which every arena of every order has; 0 without one."""
-    sizes = _pinned_sizes(pins, graph).items()
-    return max((align(pins.offsets[name] + size, alignment) for name, size in sizes if size), default=0)
+    sizes = _pinned_sizes(fixed, graph).items()
+    return max((align(fixed.pins[name] + size, alignment) for name, size in sizes if size), default=0)
 
 
-def _pinned_sizes(pins: Pins, graph: KernelGraph) -> dict[str, int]:
+def _pinned_sizes(fixed: FixedRules, graph: KernelGraph) -> dict[str, int]:
     """Return the bytes of each pinned tensor, by name."""
-    held = (tensor for tensor in (graph.tensors if pins.offsets else ()) if tensor.role == ARENA)
-    return {tensor.name: tensor.bytes or 0 for tensor in held if tensor.name in pins.offsets}
+    held = (tensor for tensor in (graph.tensors if fixed.pins else ()) if tensor.role == ARENA)
+    return {tensor.name: tensor.bytes or 0 for tensor in held if tensor.name in fixed.pins}
 
 
 def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible:

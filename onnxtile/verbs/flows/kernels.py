@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.fusion.float_view import float_meaning
 from onnxtile.kernels.kernel_graph import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
@@ -70,6 +69,8 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     """Return whether `value`, made by `node`, has floats, as far as its type or the operator says."""
     if value.dtype is not None:
         return value.dtype.is_floating_point()
+    from onnxtile.fusion.float_view import float_meaning  # few models are quantised
+
     row = operator_of(node)
     if quantises(node) or sums_integers(node) or float_meaning(node) is not None or (row is not None and row.truths):
         return False
@@ -148,7 +149,6 @@ def _axes(shapes: Shapes, value: ir.Value) -> Iterator[tuple[str, int]]:
 
 def settings_of(options: PlanOptions) -> PlanSettings:
     """Return the settings of the planner that the options of `plan` name, without those of one model."""
-    from onnxtile.planning.layout import Pins
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.workspaces import WorkspaceRules
     from onnxtile.verbs.plan import OVERWRITE
@@ -156,7 +156,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
     rules = options.rules
     is_overwritten = options.io == OVERWRITE
     return PlanSettings(
-        pins=Pins(rules.pins, rules.places, tuple(dict.fromkeys(rules.keep))),
+        fixed=rules,
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,
