@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -48,7 +49,7 @@ g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
     )
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
     "one channel": (partial(image, 1), 1500),
     "three channels": (partial(image, 3), 2048),
     "quantised": (quantised, 4000),
