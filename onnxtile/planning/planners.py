@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.kernels.kernel_graph import Ints, LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.exact_search import How, solve
 from onnxtile.planning.offsets.gaps import (
     EjectionSearch,
     Fitter,
@@ -36,6 +36,9 @@ from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import unknown
 from onnxtile.system.registry import discover
+
+if TYPE_CHECKING:
+    from onnxtile.planning.offsets.exact_search import How
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
     """
     if problem.has_outlines:
         return _of_outlines(problem, start, effort)
+    from onnxtile.planning.offsets.exact_search import solve  # most problems are solved before
+
     solution = solve(problem, start, effort)
     if solution.lower_bound > problem.lower_bound:
         return Placement(solution.offsets, OptimalityProof(solution.lower_bound, "search", _ENDED[solution.ended]))
