@@ -84,12 +84,18 @@ def test_unbound_sizes_name_the_dimension(run: Run, tmp_path: Path) -> None:
     assert "give them, for example --dim n=" in done.err
 
 
-def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path) -> None:
-    made = model("g (seq(float[2,8]) s, float[2,8] x) => (float[2,8] y) { y = Relu(x) }")
-    onnx.save(made, tmp_path / "m.onnx")
+@pytest.mark.parametrize(
+    ("body", "container"),
+    [
+        ("(seq(float[2,8]) s, float[2,8] x) => (float[2,8] y) { y = Relu(x) }", "a sequence"),
+        ("(float[2,8] x) => (float[2,8] y) { s = Optional(x) y = OptionalGetElement(s) }", "an optional"),
+    ],
+)
+def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path, body: str, container: str) -> None:
+    onnx.save(model("g " + body), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "1KiB")
     assert done.code == 2
-    assert "'s' is a sequence, and fit takes models of tensors only" in done.err
+    assert f"'s' is {container}, and fit takes models of tensors only" in done.err
 
 
 def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:

@@ -189,8 +189,9 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     held = containers(model, shapes).get(open_) if open_ is not None else None
     if open_ is not None and held is not None:
+        kind = "an optional" if kind_name(held) == "optional" else f"a {kind_name(held)}"
         raise ModelError(
-            f"{open_.name!r} is a {kind_name(held)}, and fit takes models of tensors only",
+            f"{open_.name!r} is {kind}, and fit takes models of tensors only",
             hint="use onnxtile plan, which keeps such values outside the arena",
         )
     if open_ is not None:
