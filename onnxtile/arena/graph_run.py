@@ -627,7 +627,8 @@ class Unsure:
     def of(cls, facts: LayoutFacts) -> Unsure:
         """Return the unsure outputs of the model of `facts`."""
         graph = facts.model.graph
-        halves = followers(graph, set(_with_halves(facts)), 1)
+        sources = set(_with_halves(facts)) if facts.shapes.has_dtype(_HALVES) else set[ir.Node]()
+        halves = followers(graph, sources, 1) if sources else {}
         wider = {value.name: WIDER for value in graph.outputs if value.name and value in halves}
         return cls(drawn_outputs(facts.model, facts.constants), wider)
 
