@@ -341,7 +341,7 @@ def test_keys_are_read_by_rows(name: str) -> None:
 # Tokens of which some go another way: the class token is not rotated, and the tokens of the image are joined with it again.
 
 ROTATED = """
-g (float[1,19,24] x) => (float[1,1,24] y) {
+g (float[1,11,24] x) => (float[1,1,24] y) {
     q0 = MatMul(x, wq) q1 = Reshape(q0, split) q = Transpose<perm=[0,2,1,3]>(q1)
     k0 = MatMul(x, wk) k1 = Reshape(k0, split) k = Transpose<perm=[0,2,1,3]>(k1)
     v0 = MatMul(x, wv) v1 = Reshape(v0, split) v = Transpose<perm=[0,2,1,3]>(v1)
@@ -361,7 +361,7 @@ def rotated(prefix: int) -> onnx.ModelProto:
     return model(ROTATED, **square, **sizes, turn=(TOKENS - prefix, 8), zero=[0], one=[1])
 
 
-@pytest.mark.parametrize("prefix", [1, 5, 11])
+@pytest.mark.parametrize("prefix", [1, 3, 7])
 @pytest.mark.parametrize("count", [2, 6, TOKENS])
 def test_tokens_that_go_another_way_stay_in_the_pieces_of_all(prefix: int, count: int) -> None:
     proto = rotated(prefix)
@@ -376,7 +376,7 @@ def test_tokens_that_go_another_way_stay_in_the_pieces_of_all(prefix: int, count
 
 
 def test_fit_cuts_tokens_that_go_another_way() -> None:
-    fitted = onnxtile.fit(rotated(5), capacity="smallest", budget="0%")
+    fitted = onnxtile.fit(rotated(3), capacity="smallest", budget="0%")
     assert "tokens" in {step.kind for step in fitted.steps}
     assert fitted.after.arena < 0.6 * fitted.before.arena
 
