@@ -34,7 +34,7 @@ from onnxtile.model.preserved import (
     warn_of_unlisted,
     without_outputs,
 )
-from onnxtile.model.topology import main_graphs
+from onnxtile.model.topology import is_external, main_graphs
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
@@ -49,7 +49,7 @@ from onnxtile.system.files import (
     umask,
     write_whole_with,
 )
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 # A model written piece by piece, so that no second copy of its weights or its nodes is ever in memory.
@@ -202,11 +202,15 @@ def write_data(source: ir.Model | Draft, file: BinaryIO) -> None:
 
     Long runs of zeros become holes of the file, as they are in the sparse file of weights that are not known yet.
     """
-    draft = source if isinstance(source, Draft) else Draft(source)
-    for _, tensor in draft.constants():
-        if _large_bytes(tensor):
-            _write_with_holes(tensor.tobytes(), file)
+    for _, tensor in large_constants(source):
+        _write_with_holes(tensor.tobytes(), file)
     file.truncate()
+
+
+def large_constants(source: ir.Model | Draft) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the constants of a model's main graph that `write_model` refers to, where it may, and does not write."""
+    draft = source if isinstance(source, Draft) else Draft(source)
+    return ((value, tensor) for value, tensor in draft.constants() if _large_bytes(tensor))
 
 
 def _write_with_holes(data: bytes, file: BinaryIO) -> None:
@@ -260,7 +264,7 @@ def _entries(draft: Draft, beside: str) -> Iterator[_StreamEntry]:
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:
     """Return how many bytes of a large constant are written last; 0 for one that is small or lies in a file of its own."""
-    if isinstance(tensor, ir.ExternalTensor) or tensor.dtype == ir.DataType.STRING:
+    if is_external(tensor) or tensor.dtype == ir.DataType.STRING:
         return 0
     size = int(tensor.nbytes)
     return size if size > INLINE_BYTES else 0
@@ -535,5 +539,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def inline_bytes(model: ir.Model) -> int:
     """Return the bytes of the initializers that do not lie in external files."""
     constants = (value.const_value for graph in main_graphs(model) for value in graph.initializers.values())
-    inline = (tensor for tensor in constants if tensor is not None and not isinstance(tensor, ir.ExternalTensor))
+    inline = (tensor for tensor in constants if tensor is not None and not is_external(tensor))
     return sum(int(tensor.nbytes) for tensor in inline)

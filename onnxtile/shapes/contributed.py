@@ -17,9 +17,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import all_nodes, has_body, opset_in
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, contrib_schemas, inferred_results
@@ -129,8 +130,8 @@ def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
     A function of the same name in the model counts for nothing: onnxruntime takes its own operator.
     """
     versions = Opsets(model)
-    used = {(node.domain, node.op_type, _version(versions.of(node.graph), node.domain)) for node in all_nodes(model)}
-    return {(d, name) for d, name, version in used if _is_contributed(name, d, version)}
+    used = {(node.graph, node.domain, node.op_type) for node in all_nodes(model)}
+    return {(d, name) for graph, d, name in used if _is_contributed(name, d, _version(versions.of(graph), d))}
 
 
 def _version(imports: Mapping[str, int], domain: str) -> int:

@@ -12,15 +12,16 @@ import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
-from onnxtile.model.known import NOTHING, Dims, Known, types_kept
+from onnxtile.model.known import NOTHING, Known, types_kept
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
+from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import cycles_freed
+from onnxtile.system.interpreter import cycles_freed
 
 
 def values(model: ir.Model) -> list[ir.Value]:
@@ -52,7 +53,7 @@ def _inferred(model: ir.Model) -> list[Known]:
     contributed = contributed_operators(model)
     for value in _inferable(model, contributed):
         value.shape = None
-        if isinstance(value.type, ir.TensorType):
+        if type(value.type) is ir.TensorType:
             value.type = None
     named = named_sizes(model)
     graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]

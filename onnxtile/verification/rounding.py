@@ -31,7 +31,7 @@ from onnxtile.model.topology import all_graphs, all_nodes, all_values
 from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs, same_draws, unsteady_outputs
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original
@@ -102,6 +102,11 @@ def _tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def resolved(model: ir.Model) -> Shapes:
     """Return the shapes of `model`; no run helps where onnxruntime lacks kernels."""
     return resolve(model, run=not is_narrow(model))
+
+
+def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    return shapes() if bound is model else resolved(bound)
 
 
 # Comparison before the last Sigmoid or Softmax of an output that is the same number everywhere, whatever the model computes.
@@ -464,6 +469,7 @@ def compare(
     models = same_draws(original, other)
     runner = repeatable_session(original, file) if models.first is original else None
     trials, dims = run_original(models.first, runner=runner, progress=progress)
+    del runner  # two sessions would double the memory
     content = content if models.second is other else None
     return models.judged(compare_with(trials, models.second, dims, progress, content=content))
 

@@ -19,7 +19,7 @@ from onnxtile.model.feeds import read_inputs
 from onnxtile.model.load import load
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.system.errors import OnnxtileError
-from onnxtile.system.limits import RunLimits
+from onnxtile.system.long_work import RunLimits
 from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import find as limits_file
 from tests.hostile import forked

@@ -11,12 +11,21 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
-from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, long_skips, make_again, order_as_planned
+from onnxtile.fitting.rewrites.order import (
+    delay_nodes,
+    hasten_nodes,
+    long_skips,
+    make_again,
+    order_as_planned,
+    reduce_together,
+)
 from onnxtile.fitting.rewrites.plain_attention import write_attention
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
 from onnxtile.fitting.rewrites.split_tokens import is_attention, is_recurrent, split_heads, split_tokens
 from onnxtile.fitting.rewrites.strip_forms import (
+    pool_whole_maps,
     read_by_rows,
+    repeat_pixels,
     separate_axes,
     slice_splits,
     split_packed_products,
@@ -66,6 +75,11 @@ def unblock(
     edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
     _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
+        whole = pool_whole_maps(edit, exact=exact)
+        _note(rewrites, "rewrite", "it pools the whole map", whole)
+        pixels = repeat_pixels(edit, exact=exact)
+        _note(rewrites, "rewrite", "it repeats one pixel", pixels)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if whole or pixels else edit
         if not exact:
             if not keeps_means:
                 _take_means_otherwise(edit, rewrites, more_macs=more_macs)
@@ -86,6 +100,7 @@ def unblock(
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
         _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
         _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
+        _note(rewrites, "order", "runs beside another reduction of its operand", reduce_together(edit))
     elif not exact and more_macs:
         means = sum_quantised_means(edit)
         _note(rewrites, "rewrite", "the mean is a sum of integers", means)
@@ -189,7 +204,7 @@ def skips_made_again(
     At most `most_macs` multiply-accumulates are done again. Nothing where no tensor is made so from narrower ones.
     """
     tried = 0
-    for count in () if is_quantised(original) else (1, len(original.graph)):
+    for count in (1, len(original.graph)):
         edit = _edit_of_copy(original, shapes)
         skips = long_skips(edit, regions, dict(zip(original.graph, edit.model.graph, strict=True)))
         total = accumulate(skip.macs for skip in skips)

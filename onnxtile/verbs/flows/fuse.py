@@ -23,19 +23,18 @@ from onnxtile.model.topology import all_values, clear_plan, node_ids
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
     FuseResult,
     agreeing,
-    bound_shapes,
     file_of,
     require_sites,
 )
 from onnxtile.verbs.fuse import FuseOptions
 from onnxtile.verification.open_sizes import bound_copy, bound_form
-from onnxtile.verification.rounding import compare, is_narrow, resolved
+from onnxtile.verification.rounding import bound_shapes, compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original
 
 if TYPE_CHECKING:
