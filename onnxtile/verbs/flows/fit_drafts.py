@@ -532,7 +532,9 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
     cuts = token_cuts(subject.model, subject.shapes)
     trials: list[_TokenTrial] = []
     least, before, left = subject.before.arena, (0, 0), _KERNELS
-    for count in () if cuts is None else _PIECES:
+    if cuts is None:
+        return None
+    for count in _PIECES:
         trial = _token_trial(subject, cuts, count)
         if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
             break
@@ -551,7 +553,7 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
         if is_settled(before, (count, peak), wanted.capacity) or wanted.is_late:
             break
         before = (count, peak) if count > 1 else before
-    if best is None or cuts is None:
+    if best is None:
         return None
     return _with_fewer_pieces(subject, cuts, best, trials, wanted.capacity)
 
