@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
@@ -41,7 +42,7 @@ from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.known import types_kept
-from onnxtile.model.save import MAX_IR_VERSION, raise_ir_version
+from onnxtile.model.save import MAX_IR_VERSION, proto_bytes, raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
@@ -205,20 +206,27 @@ class PlainRun:
     """`model`, which stays unchanged, loaded as a whole. Raises ModelError where onnxruntime refuses it.
 
     Some kernels round differently at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
-    such an input has the same distance here, all others are at a multiple.
+    such an input has the same distance here, all others are at a multiple. `content` are the bytes of the file of `model`, where these are
+    known.
     """
 
-    def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        shapes: Shapes,
+        addresses: Mapping[str, int] | None = None,
+        content: bytes | None = None,
+    ) -> None:
         copy = model
         if model.functions or not _LISTED <= model.ir_version <= MAX_IR_VERSION:
-            copy = model.clone()
+            copy, content = model.clone(), None
             fold(copy)
             raise_ir_version(copy)
         with types_kept((*copy.graph.inputs, *copy.graph.outputs)):
             for value in copy.graph.outputs:
                 # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
                 value.shape = None
-            self._session = session_of(copy)
+            self._session = session_of(copy, None if content is None else _with_open_outputs(content))
             if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
                     value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
@@ -255,6 +263,15 @@ class PlainRun:
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
         return TensorMemory.empty(dtype, shape, size)
+
+
+def _with_open_outputs(content: bytes) -> bytes:
+    """Return the bytes of a model file without the declared shapes of its outputs."""
+    proto = onnx.ModelProto.FromString(content)
+    for output in proto.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return proto_bytes(proto)
 
 
 # The orders in which the copies of a plan are made as early, and as late, as the plan allows.
@@ -305,36 +322,45 @@ _PATTERNS = (0xFF, 0xA5, 0x5A)
 _ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
 
 
-@dataclass(frozen=True)
-class ArenaVerdict(JsonFields):
-    """Whether a model gives the same bits in its arena as in a plain run.
+@dataclass(frozen=True, kw_only=True)
+class BitVerdict(JsonFields):
+    """Whether runs in arenas give the same bits as plain runs.
 
-    `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
-    the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
-    nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
-    their bytes are in place. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with
-    a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
-    with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
+    `runs` runs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with the first difference.
+    `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if nothing was written
+    around the arena. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with a run of
+    the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name, with the
+    reason.
     """
-
-    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
 
     runs: int
     outputs: tuple[str, ...]
     differing: str | None
     step: int | None
     red_zones: bool
-    kernels: int
-    repeated: int
-    sessions: int
-    views: int
+    repeated: int = 0
     excused: Mapping[str, str] = field(default_factory=dict)
-    copy_runs: int = 0
 
     @property
     def equal(self) -> bool:
-        """Whether every bit was as in the plain run, and nothing was written around the arena."""
+        """Whether every bit was as in the plain runs, and nothing was written around the arena."""
         return self.differing is None and self.red_zones
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaVerdict(BitVerdict):
+    """Whether a model gives the same bits in its arena as in a plain run, on different inputs.
+
+    `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because their bytes are in place. `copy_runs`
+    more runs made the copies between memories as early as the plan allows, and as late.
+    """
+
+    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
+
+    kernels: int
+    sessions: int
+    views: int
+    copy_runs: int = 0
 
 
 def arena_run(
@@ -346,13 +372,14 @@ def arena_run(
     wanted: Wanted = ANYTHING,
     progress: Progress = silent,
     facts: LayoutFacts | None = None,
+    content: bytes | None = None,
 ) -> ArenaVerdict:
     """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    All inputs are as `wanted`. `facts` are those of the opened model. There is one run in which kernels that share bytes are repeated on
-    other values; several where the plan allows another order of the nodes, or data decide which nodes run or how large a tensor is. All use
-    unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes, CheckFailed where the
-    plan leaves the arena.
+    All inputs are as `wanted`. `facts` are those of the opened model, `content` the bytes of its file, where these are known. There is
+    one run in which kernels that share bytes are repeated on other values; several where the plan allows another order of the nodes, or
+    data decide which nodes run or how large a tensor is. All use unoptimised kernels on one thread. Raises ModelError where onnxruntime
+    cannot run the model or one of its nodes, CheckFailed where the plan leaves the arena.
     """
     model, shapes, constants = unfold(model, shapes, constants)
     facts = facts or LayoutFacts(model, shapes, constants)
@@ -360,7 +387,7 @@ def arena_run(
     count = SEVERAL if executor.may_differ else 1
     prepared = [_arrays(fed) for fed in wanted.feeds(model, shapes.sizes, count)]
     # The session of the whole model is gone before the nodes run, which read the weights once more.
-    expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
+    expected = _plain_runs(PlainRun(model, shapes, executor.addresses, content), prepared, progress)
     return_free_memory()
     nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
@@ -502,35 +529,22 @@ class SizedPlan:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class StateVerdict(JsonFields):
+@dataclass(frozen=True, kw_only=True)
+class StateVerdict(BitVerdict):
     """Whether runs in one arena, with the state kept in place, give the same bits as as many plain runs.
 
-    `runs` runs followed each other; they end with the first difference. After them, `drawn_runs` followed from a random first state.
-    `states` are the names of the inputs and outputs that are one state. `copied` bytes of states were copied after all runs together.
-    `differing` is the first tensor with another bit, noticed in the step `step` of run number `at` (from 0). `outputs`, `red_zones`,
-    `excused` and `repeated` are as in ArenaVerdict. `sizes` are the sizes of dimensions with a range at which the runs were made, by name.
+    The runs followed each other. After them, `drawn_runs` followed from a random first state. `states` are the names of the inputs and
+    outputs that are one state. `copied` bytes of states were copied after all runs together. A difference was in run number `at` (from 0).
+    `sizes` are the sizes of dimensions with a range at which the runs were made, by name.
     """
 
     JSON = "equal runs states outputs copied differing step at red_zones excused sizes repeated drawn_runs"
 
-    runs: int
     states: tuple[tuple[str, str], ...]
-    outputs: tuple[str, ...]
     copied: int
-    differing: str | None
-    step: int | None
     at: int | None
-    red_zones: bool
-    excused: Mapping[str, str] = field(default_factory=dict)
     sizes: tuple[Mapping[str, int], ...] = ()
-    repeated: int = 0
     drawn_runs: int = 0
-
-    @property
-    def equal(self) -> bool:
-        """Whether every bit was as in the plain runs, and nothing was written around the arena."""
-        return self.differing is None and self.red_zones
 
 
 def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress = silent) -> StateVerdict:

@@ -21,7 +21,6 @@ from onnxtile.check.addresses import (
 )
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
 from onnxtile.check.graph import Graph, GraphModel, GraphNode
-from onnxtile.check.movement import wrong_movement
 from onnxtile.check.operators import UnusableTable
 from onnxtile.check.ranges import (
     DocumentAtSizes,
@@ -101,10 +100,18 @@ class Audit(VerbResult):
 
 @collector_paused()
 def check(
-    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model,
+    claims: PlanDocument,
+    shapes: Shapes,
+    constants: Constants,
+    digest: str | None = None,
+    content: bytes | None = None,
 ) -> Audit:
-    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`."""
-    return judged(GraphModel(*plain_model(model, shapes, constants)), claims, digest)
+    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`.
+
+    `content` are the bytes of the file of `model`, where these are known.
+    """
+    return judged(GraphModel(*plain_model(model, shapes, constants, content)), claims, digest)
 
 
 def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -> Audit:
@@ -146,7 +153,10 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
         failures += wrong_types(walk.listing, claims)
         used = None if seen.shared is None else seen.shared.links
         failures += figures(claims, seen.placing, used)
-        failures += wrong_movement(claims, seen.placing, unchecked)
+        if claims.movement is not None:
+            from onnxtile.check.movement import wrong_movement  # few plans have copies
+
+            failures += wrong_movement(claims, seen.placing, unchecked)
     listed = len(walk.listing.constants) + len(walk.listing.outside) + len(walk.listing.unplanned)
     counts = (walk.tensors + listed, walk.tensors, walk.aliases, walk.workspaces, walk.bodies, len(claims.arenas))
     return Audit(tuple(failures), *counts, tuple(unchecked))
@@ -190,10 +200,15 @@ def check_ranges(
 
 
 def require(
-    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model,
+    claims: PlanDocument,
+    shapes: Shapes,
+    constants: Constants,
+    digest: str | None = None,
+    content: bytes | None = None,
 ) -> Audit:
     """Return the result of the check. Raises CheckFailed with the first fault of `claims`, if it has one."""
-    audit = check(model, claims, shapes, constants, digest)
+    audit = check(model, claims, shapes, constants, digest, content)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
         hint = audit.failures[0].hint or "please report it with the model"

@@ -147,8 +147,9 @@ def test_a_pipeline_takes_both(copy: Path) -> None:
 
 def test_python_and_the_docs_know_both(copy: Path) -> None:
     script = """
-import inspect, onnxtile
-from onnxtile.cli.option_tables import filled
+import inspect, onnxtile, sys
+sys.path.append(sys.argv[1])
+from option_tables import filled
 print(inspect.signature(onnxtile.plan).parameters["dummy"])
 print(inspect.signature(onnxtile.count))
 print(onnxtile.count("m.onnx", times=2).nodes // onnxtile.count("m.onnx").nodes)
@@ -162,7 +163,12 @@ print(filled("<!-- options of count -->\\n<!-- end of options -->\\n"))
 """
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=copy, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, str(ROOT / "docs")],
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = done.stdout.splitlines()
     assert lines[0].startswith("dummy: ") and lines[0].endswith("= 'red'"), done.stderr
