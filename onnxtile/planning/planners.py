@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from onnxtile.kernels.kernel_graph import Ints, LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.exact_search import solve
 from onnxtile.planning.offsets.gaps import (
     EjectionSearch,
     Fitter,
@@ -258,6 +257,8 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
     """
     if problem.has_outlines:
         return _of_outlines(problem, start, effort)
+    from onnxtile.planning.offsets.exact_search import solve  # most problems are solved before
+
     found = solve(problem, start, effort)
     if found.proof.lower_bound > problem.lower_bound:
         return found
