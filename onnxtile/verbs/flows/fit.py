@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
+from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import (
     InputPlace,
@@ -340,7 +341,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
-    if wanted.capacity is None or tokens.whole.peak <= wanted.capacity:
+    if wanted.capacity is None or uncut_peak(tokens.regions.network) <= wanted.capacity:
         of_tokens = WrittenSchedule(tokens, tokens.whole)
     if of_tokens is None or not _is_within(of_tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)
