@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 OPTION = """    dummy: Annotated[str, Option("colour of the plan", "red|blue", choices=Choices(also=("red", "blue")))] = "red"
     order: Annotated["""
 USE = """    print(f"the plan is {options.dummy}")
-    planned = plan.from_options(options)
+    planned, draft = _plan(options)
 """
 VERB = '''"""count: count the nodes of a model."""
 
@@ -95,7 +95,7 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name)
     verbs = folder / "onnxtile" / "verbs"
     edit(verbs / "plan.py", "    order: Annotated[", OPTION)
-    edit(verbs / "flows" / "plan.py", "    planned = plan.from_options(options)\n", USE)
+    edit(verbs / "flows" / "plan.py", "    planned, draft = _plan(options)\n", USE)
     (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
     shutil.copyfile(ROOT / "models" / "transformer.onnx", folder / "m.onnx")

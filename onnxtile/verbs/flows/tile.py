@@ -190,11 +190,11 @@ def tile(settings: TileOptions) -> TiledModel:
     Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off than rounding
     explains.
     """
-    return _tile(settings)[0]
+    return _tile(settings, is_saved=False)[0]
 
 
-def _tile(settings: TileOptions) -> tuple[TiledModel, Draft]:
-    """Do what `tile` does; return the model as it is to be written, too."""
+def _tile(settings: TileOptions, *, is_saved: bool) -> tuple[TiledModel, Draft]:
+    """Do what `tile` does; return the model as it is to be written, too. One that is saved is written once, before it is verified."""
     limits, options, progress = settings.bounds, settings.manner, settings.progress
     dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.compares, settings.verify
     progress("reading the model")
@@ -214,7 +214,7 @@ def _tile(settings: TileOptions) -> tuple[TiledModel, Draft]:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
-    draft = written(tiled) if verify else Draft(tiled, result.late)
+    draft = written(tiled) if verify and is_saved else Draft(tiled, result.late)
     verdict, sites = _verdicts(original, draft, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
@@ -247,7 +247,7 @@ def _tile(settings: TileOptions) -> tuple[TiledModel, Draft]:
 
 def run(options: TileOptions) -> Outcome:
     """Do what the command and the step `tile` ask for."""
-    result, draft = _tile(options)
+    result, draft = _tile(options, is_saved=True)
     return Outcome(result, "tile", draft)
 
 

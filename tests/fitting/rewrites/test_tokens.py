@@ -353,7 +353,7 @@ def test_keys_are_read_by_rows(name: str) -> None:
 # Tokens of which some go another way: the class token is not rotated, and the tokens of the image are joined with it again.
 
 ROTATED = """
-g (float[1,11,24] x) => (float[1,1,24] y) {
+g (float[1,19,24] x) => (float[1,1,24] y) {
     q0 = MatMul(x, wq) q1 = Reshape(q0, split) q = Transpose<perm=[0,2,1,3]>(q1)
     k0 = MatMul(x, wk) k1 = Reshape(k0, split) k = Transpose<perm=[0,2,1,3]>(k1)
     v0 = MatMul(x, wv) v1 = Reshape(v0, split) v = Transpose<perm=[0,2,1,3]>(v1)
