@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile.common_options import (
-    REPLACED_BY_EMIT,
     EmitOptions,
     ModelArgument,
     ReportOptions,
@@ -164,10 +163,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             default="10%",
             kind=_BUDGET,
             main=True,
-            replaces={
-                **{"max_extra_macs": "--budget 10%", "max_nodes": "--budget 500nodes"},
-                **dict.fromkeys(("search", "time"), "--budget 30s"),
-            },
         ),
     ] = None
     io: Annotated[
@@ -179,7 +174,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             choices=_PLACINGS,
             default="outputs",
             main=True,
-            replaces={"stream": "--io INPUT=rows"},
         ),
     ] = ()
     tolerance: Annotated[
@@ -188,7 +182,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "exact: results equal to the last bit; 1step: quantised outputs one step off",
             default="twice the effect of rounding",
             main=True,
-            replaces={"exact": "--tolerance exact"},
         ),
     ] = None
     functions: Annotated[
@@ -198,7 +191,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "fuse|wrap",
             kind=values.TEXTS,
             choices=Choices(also=FUNCTIONS),
-            replaces={"fuse": "--functions fuse", "wrap": "--functions wrap"},
         ),
     ] = ()
 
@@ -284,7 +276,6 @@ class FitOptions(CurveOptions):
             "[NAME=]256KiB|smallest",
             kind=_MEMORY,
             main=True,
-            replaces={"smallest": "--capacity smallest"},
         ),
     ] = None
 
@@ -332,7 +323,6 @@ class FitStepOptions(EmitOptions, FitOptions):
             kind=values.TEXTS,
             endings=Choices("onnxtile.verbs.fit:emit_endings"),
             main=True,
-            replaces={**REPLACED_BY_EMIT, "curve": "--emit trade.curve.html"},
         ),
     ] = ()
 
