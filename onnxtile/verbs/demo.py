@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
-from onnxtile import api
+import onnxtile
 from onnxtile.common_options import ReportOptions, RunLimitOptions
 from onnxtile.declare.verb import Outcome, Positional, Verb
 from onnxtile.system.dataclass import dataclass
@@ -85,11 +85,11 @@ def demo(options: DemoCommand) -> Outcome:
     shutil.copyfile(data_folder("models") / ORIGINAL, original)
 
     progress("fuse")
-    fusing = api.fuse(original)
-    api.save(fusing.model, fused)
+    fusing = onnxtile.fuse(original)
+    onnxtile.save(fusing.model, fused)
     progress("tile")
-    tiling = api.tile(fused, max=MAX)
-    api.save(tiling.model, tiled)
+    tiling = onnxtile.tile(fused, max=MAX)
+    onnxtile.save(tiling.model, tiled)
     stages = (
         _stage("original", original, "", 0, 0, progress),
         _stage("fused", fused, f"fuse {ORIGINAL}", fusing.fused, 0, progress),
@@ -104,17 +104,17 @@ def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, pro
     from onnxtile.report.layout import live_sizes
 
     progress(f"plan {model.name}")
-    planned = api.plan(model)
+    planned = onnxtile.plan(model)
     plans, content = [model.with_suffix(f".plan{ending}") for ending in PLANS], planned.plan.to_dict()
     target = model.with_suffix(".planned.onnx")
     with staged({path: format_of(path).render(content, RenderOptions(model.stem)) for path in plans}):
-        api.save(planned.model, target)
+        onnxtile.save(planned.model, target)
     progress(f"verify {target.name}")
-    verdict = api.verify(model.with_name(ORIGINAL), target)
+    verdict = onnxtile.verify(model.with_name(ORIGINAL), target)
     if not verdict.equal:
         raise Mismatch(f"the outputs of {target.name} differ from those of {ORIGINAL}", hint="please report it")
     held = {inside.operator: "inside" for inside in planned.plan.insides}
-    counted = api.plan(model, layout={"workspaces": held}, verify=False).plan if held else planned.plan
+    counted = onnxtile.plan(model, layout={"workspaces": held}, verify=False).plan if held else planned.plan
     return Stage(
         model=title,
         file=model.name,
