@@ -22,7 +22,7 @@ from onnxtile.declare.verb import WRITING, Choices, Content, Option, Rendered, V
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import late
-from onnxtile.verbs.plan import require_target
+from onnxtile.verbs.plan import Capacities, require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import SearchBudget
     from onnxtile.report.format import Emission, PlanExport
     from onnxtile.tiling.limits import Limits
-
-
-MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
-"""The bytes of one memory, alone or by its name; "smallest" is the least that the budget allows."""
 
 
 def _read_share(value: Any) -> float:
@@ -270,7 +266,7 @@ class FitOptions(CurveOptions):
 
     _: KW_ONLY
     capacity: Annotated[
-        MemorySizes | None,
+        Capacities | None,
         Option(
             "size of the memory for activations, or smallest: the least that the budget allows",
             "[NAME=]256KiB|smallest",
