@@ -16,13 +16,16 @@ from tests.random_graphs.kernels import run_model
 from tests.random_graphs.option_properties import fair_steps
 from tests.random_graphs.ranges import range_faults, ranged_model
 
-MODELS, BLOCK = 160, 20
-"""How many models are tried, and how many in one test."""
+MODELS, QUICK, BLOCK = 160, 80, 20
+"""How many models are tried, how many of them at once, and how many in one test."""
 MOST = 7
 """The groups of nodes in a model, at most; the script tries larger ones."""
 
 
-@pytest.mark.parametrize("first", range(0, MODELS, BLOCK))
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.slow if first >= QUICK else ()) for first in range(0, MODELS, BLOCK)],
+)
 def test_properties_of_random_models(first: int) -> None:
     found = [fault for seed in range(first, first + BLOCK) for fault in faults(seed, most=MOST)]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
