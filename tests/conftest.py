@@ -75,23 +75,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("--slow")
-    for test in {item.obj for item in items if isinstance(item, pytest.Function)} if not wanted else ():
-        _draw_half(test)
     mark = pytest.mark.timeout(3600) if wanted else pytest.mark.skip(reason="slow; run with --slow")
     for item in items:
         if item.get_closest_marker("slow") is not None:
             item.add_marker(mark)
-
-
-_FEW = 20
-"""Random examples that a property has at least, unless it says itself that it takes fewer."""
-
-
-def _draw_half(test: Any) -> None:
-    """Let a test of hypothesis draw half of its examples: they are the same in every run, and those of --slow have all of them."""
-    drawn = getattr(test, "_hypothesis_internal_use_settings", None)
-    if drawn is not None and drawn.max_examples > _FEW:
-        test._hypothesis_internal_use_settings = settings(drawn, max_examples=max(_FEW, drawn.max_examples // 2))
 
 
 @pytest.fixture

@@ -32,19 +32,19 @@ COUNTS = {
     "vit_dy20": {"LayerNormalization": 25, "Gelu": 12, "Attention": 12},
     "t5_encoder_ts14": {"RMSNormalization": 13, "Attention": 6},
 }
-EITHER = {
+TWINS = {
     ("gpt2_ts14_sim", "onnx"),
     ("dinov2div_ts14_sim0436", "ort"),
     ("vit_dy20", "onnx"),
     ("ch_PP-OCRv4_det_infer", "onnx"),
     ("ch_PP-OCRv4_rec_infer", "ort"),
 }
-"""Models and targets of which other tests try one with others of its kind."""
+"""Cases that --slow tries: the same model with the other target, and a model like it with this target, are quick."""
 
 
 def models_and_targets(names: Iterable[str]) -> list[Any]:
     cases = product(names, ("onnx", "ort"))
-    return [pytest.param(*case, marks=pytest.mark.slow if case in EITHER else ()) for case in cases]
+    return [pytest.param(*case, marks=pytest.mark.slow if case in TWINS else ()) for case in cases]
 
 
 CONTRIB = {"Attention": {"MultiHeadAttention"}, "Swish": {"QuickGelu"}, "Gelu": {"Gelu", "FastGelu"}}
