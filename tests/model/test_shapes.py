@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -518,9 +519,18 @@ def test_a_branch_that_is_always_taken_decides(text: Text) -> None:
 def _asked(monkeypatch: pytest.MonkeyPatch, proto: onnx.ModelProto) -> tuple[int, Shapes, ir.Model]:
     """Return how often onnx's inference and sessions are asked for the shapes of a model, and these shapes."""
     asked: list[object] = []
-    infer, session = onnx.shape_inference.infer_shapes, propagation.Session
-    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: asked.append(a) or infer(*a, **k))
-    monkeypatch.setattr(propagation, "Session", lambda *a, **k: asked.append(a) or session(*a, **k))
+
+    def counted(home: object, name: str) -> None:
+        function = getattr(home, name)
+
+        def count(*given: Any, **named: Any) -> Any:
+            asked.append(name)
+            return function(*given, **named)
+
+        monkeypatch.setattr(home, name, count)
+
+    counted(onnx.shape_inference, "infer_shapes")
+    counted(propagation, "Session")
     model = load(proto)
     shapes = resolve(model)
     monkeypatch.undo()
