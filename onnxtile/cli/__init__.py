@@ -23,8 +23,11 @@ INTERRUPTED = 130
 READER_GONE = 141
 """The exit code of a command whose output nobody reads any more, as shells have it: 128 and the number of SIGPIPE."""
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
-"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
+_DEFERRED = (
+    *("sympy", "onnx_ir._symbolic_shapes", "pydantic"),
+    *("google.protobuf.json_format", "google.protobuf.text_format"),
+)
+"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for texts that users write."""
 
 
 def main() -> None:

@@ -547,9 +547,12 @@ class Verb:
 # The JSON of a result.
 
 
+_SCALARS = (str, int, float, NoneType)
+
+
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
@@ -568,9 +571,13 @@ class JsonFields:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
+        content: dict[str, Any] = {}
         kind: Any = type(self)
-        values = ((key, value_of(self), is_optional) for key, value_of, is_optional in _json_fields(kind))
-        return {key: _ready(value) for key, value, is_optional in values if value or not is_optional}
+        for key, value_of, is_optional in _json_fields(kind):  # a large model has this asked of ten thousand tensors
+            value = value_of(self)
+            if value or not is_optional:
+                content[key] = value if isinstance(value, _SCALARS) else _ready(value)
+        return content
 
 
 @cache

@@ -92,7 +92,7 @@ def recurrent(direction: str, after: int, more: str, results: str) -> onnx.Model
 
 
 @needs_cc
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", ["forward", pytest.param("reverse", marks=pytest.mark.slow), "bidirectional"])
 def test_gated_recurrent_units_keep_their_state_in_the_result(direction: str) -> None:
     results = [("", " , last"), ("b", "y, last"), ("b, , h", " , last")]
     made = built(side_by_side(recurrent(direction, after, *names) for after in (0, 1) for names in results))
@@ -154,6 +154,7 @@ def convolution(sizes: str, weight: str, attributes: str) -> onnx.ModelProto:
 
 
 @needs_cc
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
 @pytest.mark.parametrize("cases", [CONVOLUTIONS, OTHER_CONVOLUTIONS], ids=["ours", "others"])
 def test_convolutions_of_all_shapes(form: str, cases: list[tuple[str, str, str]], tmp_path: Path) -> None:
