@@ -463,7 +463,7 @@ class FitAttempts:
                 draft = self._draft(schedule)
                 if draft.fits_placed(self.capacity):
                     return draft
-                left, room = left - 1, min(room, 2 * self.capacity - draft.arena)
+                left, room = left - 1, min(room, 2 * self.capacity - draft.least_arena)
             if left <= 0:
                 return None
         return None
