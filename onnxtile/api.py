@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxtile.check.audit import Audit as Audit
-    from onnxtile.declare.values import LayoutTable as LayoutTable
+    from onnxtile.declare.layout_rules import LayoutTable as LayoutTable
     from onnxtile.declare.verb import VerbResult as VerbResult
     from onnxtile.fusion.pattern import Pattern as Pattern
     from onnxtile.inspection.summary import Inspection as Inspection
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from onnxtile.system.errors import PatternError as PatternError
     from onnxtile.system.errors import QueryError as QueryError
     from onnxtile.system.errors import UsageError as UsageError
-    from onnxtile.system.limits import Progress as Progress
-    from onnxtile.system.limits import RunLimits as RunLimits
+    from onnxtile.system.long_work import Progress as Progress
+    from onnxtile.system.long_work import RunLimits as RunLimits
     from onnxtile.tiling.limits import Limits as Limits
     from onnxtile.verbs.flows.check_plan import check_plan as check_plan
     from onnxtile.verbs.flows.fit import fit as fit
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "onnxtile.check.audit": ("Audit",),
-    "onnxtile.declare.values": ("LayoutTable",),
+    "onnxtile.declare.layout_rules": ("LayoutTable",),
     "onnxtile.declare.verb": ("VerbResult",),
     "onnxtile.fusion.pattern": ("Pattern",),
     "onnxtile.inspection.summary": ("Inspection",),
@@ -77,7 +77,7 @@ _HOMES = {
         *("CheckFailed", "Infeasible", "Mismatch", "ModelError", "ModelWarning", "OnnxtileError", "OverLimit"),
         *("PatternError", "QueryError", "UsageError"),
     ),
-    "onnxtile.system.limits": ("Progress", "RunLimits"),
+    "onnxtile.system.long_work": ("Progress", "RunLimits"),
     "onnxtile.tiling.limits": ("Limits",),
     "onnxtile.verbs.flows.check_plan": ("check_plan",),
     "onnxtile.verbs.flows.fit": ("fit", "fit_curve"),

@@ -12,7 +12,7 @@ from onnxtile.declare.values import TargetFigures
 from onnxtile.declare.verb import REPORTING, SIZES, WRITING, Choices, Option, Positional
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
-from onnxtile.system.limits import Progress, RunLimits, silent
+from onnxtile.system.long_work import Progress, RunLimits, silent
 from onnxtile.system.registry import imported
 from onnxtile.system.text import whole
 

@@ -13,7 +13,7 @@ from onnxtile.report.layout import live_sizes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.files import staged
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import Limits
 from onnxtile.verbs.demo import DemoCommand

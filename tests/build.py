@@ -12,7 +12,7 @@ import onnx.compose
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxtile.declare.values import LayoutTable
+from onnxtile.declare.layout_rules import LayoutTable
 
 Dims: TypeAlias = Sequence[int | str | None] | None
 Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]

@@ -14,7 +14,7 @@ from onnxtile.model.known import Known
 from onnxtile.model.load import load
 from onnxtile.shapes import infer
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.process import collector_paused, cycles_freed
+from onnxtile.system.interpreter import collector_paused, cycles_freed
 
 
 class Held:

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "onnxtile"
 
 # In order: each imports only from those above it.
 PACKAGES = [
-    *("system", "operators", "model", "shapes", "kernels", "declare", "common_options"),
+    *("system", "operators", "model", "shapes", "declare", "kernels", "common_options"),
     *("query", "verification", "inspection", "fusion", "tiling", "planning", "check", "arena", "fitting"),
     *("report", "deployment", "firmware", "verbs", "pipeline", "api", "demo", "cli"),
     "__main__",

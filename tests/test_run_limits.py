@@ -14,7 +14,7 @@ from onnxtile import api
 from onnxtile.pipeline.file import Destination, from_file
 from onnxtile.pipeline.run import run_one
 from onnxtile.system.errors import ModelError, OnnxtileError, OverLimit, UsageError
-from onnxtile.system.limits import LOOP_SECONDS, SECONDS, Clock, RunLimits, Watch, seconds_of_a_run
+from onnxtile.system.long_work import LOOP_SECONDS, SECONDS, Clock, RunLimits, Watch, seconds_of_a_run
 from onnxtile.system.runtime import Session
 from tests import build
 

@@ -38,7 +38,7 @@ from onnxtile.planning.orders import in_order
 from onnxtile.shapes.resolve import tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, ModelError
-from onnxtile.system.limits import Clock
+from onnxtile.system.long_work import Clock
 from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs
 

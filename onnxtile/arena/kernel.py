@@ -16,10 +16,10 @@ from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, 
 from onnxtile.declare.plan_document import PlannedState
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph
-from onnxtile.model.known import Dims
 from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import dependencies, has_body, plain_attributes
+from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Session

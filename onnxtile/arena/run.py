@@ -50,8 +50,8 @@ from onnxtile.shapes.opened_calls import Unfolded, fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
-from onnxtile.system.limits import Progress, counted, silent
-from onnxtile.system.process import return_free_memory
+from onnxtile.system.long_work import Progress, counted, silent
+from onnxtile.system.posix import return_free_memory
 from onnxtile.system.runtime import Array
 
 # Runs a model inside its arena node by node, together with a reference run in which every tensor has memory of its own.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
 from onnxtile.check.sharing import RunOrder, SharedStates, held, runs_read
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.declare.plan_document import (
     NO_SHAPE,
     SHARED,
@@ -23,7 +24,6 @@ from onnxtile.declare.plan_document import (
     PlanFailure,
     PlannedBuffer,
 )
-from onnxtile.model import keys
 from onnxtile.system.dataclass import dataclass
 
 # Whether a schedule is an order in which the nodes of a graph can run.
@@ -38,10 +38,13 @@ def timeline(
     steps: Sequence[int],
     kept: frozenset[Value],
     given: tuple[Value, ...],
-    apart: frozenset[Value] = frozenset(),
+    fixed: FixedPlaces | None = None,
     throughout: frozenset[Value] = frozenset(),
 ) -> RunOrder | list[PlanFailure]:
-    """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them."""
+    """Return the order in which the nodes of `graph` run, or the faults of `schedule` and `steps` that are not an order of them.
+
+    `fixed` has the rules for tensors of `graph` that a user names.
+    """
     waiting: dict[str, list[GraphNode]] = {}
     for node, name in graph.names.items():
         waiting.setdefault(name, []).append(node)
@@ -63,6 +66,7 @@ def timeline(
         failures.append(PlanFailure(f"there are {len(steps)} steps for the {len(schedule)} nodes of the schedule"))
     if failures:
         return failures
+    apart = frozenset[Value]() if fixed is None else fixed.apart(graph, given)
     order = RunOrder(graph, tuple(nodes), tuple(steps), tuple(schedule), kept, given, apart, throughout)
     return list(_disorder(order)) or order
 
@@ -566,11 +570,17 @@ class FixedPlaces:
         values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
         marked = ((value.name, value.marks) for value in values if value.marks)
         marks = [(_row_of(name, entries, claims), entries) for name, entries in marked]
-        pins = {name: entries[keys.PIN] for name, entries in marks if keys.PIN in entries}
-        places = {name: entries[keys.PLACE_IN] for name, entries in marks if keys.PLACE_IN in entries}
-        keeps = {name for name, entries in marks if entries.get(keys.KEEP) == "true"}
+        pin, place, keep = (FIXED[rule].mark for rule in ("pins", "places", "keeps"))
+        pins = {name: entries[pin] for name, entries in marks if pin in entries}
+        places = {name: entries[place] for name, entries in marks if place in entries}
+        keeps = {name for name, entries in marks if entries.get(keep) == "true"}
         pins |= {name: str(offset) for name, offset in claims.pins.items()}
         return cls(pins, places | dict(claims.places), frozenset(keeps.union(claims.keeps)))
+
+    def apart(self, graph: Graph, given: Iterable[Value]) -> frozenset[Value]:
+        """Return the values of `graph`, and of those `given` to it, that share bytes with nothing."""
+        results = (value for node in graph.nodes for value in node.outputs) if self.keeps else ()
+        return frozenset(value for value in (*given, *results) if value.name in self.keeps)
 
     def failures(self, claims: PlanDocument) -> Iterator[PlanFailure]:
         """Yield each row of `claims` that is at another address or in another arena, and each that shares the bytes of a kept tensor."""
@@ -594,7 +604,7 @@ def _row_of(name: str, marks: Mapping[str, str], claims: PlanDocument) -> str:
     """Return the name of the row that `marks` of the tensor `name` are for: with copies, the one in its memory, by default the slow one."""
     if claims.movement is None:
         return name
-    memory = marks.get(keys.PLACE_IN, claims.movement.slow)
+    memory = marks.get(FIXED["places"].mark, claims.movement.slow)
     copies = [copy.result for copy in claims.movement.copies or () if copy.tensor == name and copy.memory == memory]
     arenas = {row.name: row.arena for row in claims.buffers}
     return next((row_name for row_name in (name, *copies) if arenas.get(row_name) == memory), name)

@@ -50,7 +50,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, OnnxtileError
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -123,7 +123,7 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(shared, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, model.graph)
-    walk = _Walk(terms, stated.states, is_whole=claims.outside is not None, apart=fixed.keeps)
+    walk = _Walk(terms, stated.states, fixed, is_whole=claims.outside is not None)
     walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
     try:
         seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
@@ -211,14 +211,13 @@ class _Seen:
 class _Walk:
     """Checks the graphs of a model one by one; `is_partial` says that one has an invalid schedule, and was left out.
 
-    A plan that is not `is_whole`, as in metadata, has no plans of called functions. Tensors of the main graph named in `apart` share bytes
-    with nothing.
+    A plan that is not `is_whole`, as in metadata, has no plans of called functions. `fixed` has the rules for tensors of the main graph.
     """
 
     terms: CheckTerms
     states: CheckedStates
+    fixed: FixedPlaces
     is_whole: bool
-    apart: frozenset[str] = frozenset()
     failures: list[PlanFailure] = field(default_factory=list)
     listing: ExpectedLists = field(default_factory=ExpectedLists)
     is_partial: bool = False
@@ -249,10 +248,8 @@ class _Walk:
         given = tuple(value for value in given if not value.is_streamed)
         left = () if overwrite else (value for value in given if value not in states.inputs)
         kept = frozenset((*outputs, *left))
-        names = self.apart if not path else frozenset()
-        results = (value for node in graph.nodes for value in node.outputs) if names else ()
-        apart = frozenset(value for value in (*given, *results) if value.name in names)
-        line = timeline(graph, claim.schedule, claim.steps, kept, given, apart, states.throughout)
+        fixed = None if path else self.fixed
+        line = timeline(graph, claim.schedule, claim.steps, kept, given, fixed, states.throughout)
         if not isinstance(line, RunOrder):
             self.is_partial = True
             self._note(line, path)

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pydantic
 
 from onnxtile.check.graph import FEW, Graph, GraphModel, GraphPath, PlainModel, Value, ValueFacts
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.declare.plan_document import (
-    FIXED,
     HINT,
     NO_SHAPE,
     SHARED,

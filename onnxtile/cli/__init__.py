@@ -15,7 +15,7 @@ from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show
 from onnxtile.declare.verb import replaced
 from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
-from onnxtile.system.process import silence_libraries
+from onnxtile.system.interpreter import silence_libraries
 from onnxtile.system.registry import defer
 
 INTERRUPTED = 130

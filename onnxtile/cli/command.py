@@ -35,7 +35,7 @@ from onnxtile.declare.verb import (
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, ModelError, OnnxtileError, UsageError, error_line, escaped, invalid
 from onnxtile.system.files import real, require_readable
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.registry import discover, named
 from onnxtile.system.text import as_json
 

@@ -18,8 +18,8 @@ from typing import NoReturn, TextIO
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, UsageError, error_line
 from onnxtile.system.files import remove_temporary
-from onnxtile.system.limits import stop_runs
-from onnxtile.system.process import imports_compiled, silence_finalisers
+from onnxtile.system.interpreter import imports_compiled, silence_finalisers
+from onnxtile.system.long_work import stop_runs
 
 
 def open_streams() -> None:

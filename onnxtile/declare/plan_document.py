@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, Typ
 
 import pydantic
 
+from onnxtile.declare.layout_rules import FIXED, FixedRules
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
@@ -445,27 +446,6 @@ class PlannedBody(PlannedGraph):
     node: str
     attribute: str | None
     size: int = UNSAID
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class FixedRules:
-    """The tensors and workspaces that a user names, as a plan says them.
-
-    `pins` are the offsets in bytes that they have, `places` their arenas. Tensors of `keeps` share bytes with nothing.
-    """
-
-    pins: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
-    keeps: tuple[str, ...] = ()
-
-    @property
-    def rules(self) -> dict[str, Any]:
-        """The rules that name a tensor, ready for JSON."""
-        return {name: _written(getattr(self, name)) for name in FIXED if getattr(self, name)}
-
-
-FIXED: Mapping[str, str] = {"pins": "pinned", "places": "placed", "keeps": "kept"}
-"""The fields of FixedRules, and what a tensor is that one of them names."""
 
 
 class SearchProof(NamedTuple):

@@ -57,7 +57,7 @@ from onnxtile.system.errors import (
     nearest,
 )
 from onnxtile.system.files import require_writable, write_whole
-from onnxtile.system.limits import RunLimits, silent
+from onnxtile.system.long_work import RunLimits, silent
 from onnxtile.system.registry import discover, imported
 from onnxtile.system.text import whole
 

@@ -62,7 +62,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import halves
 from onnxtile.verification.values import precision_of
@@ -432,12 +432,8 @@ def _mapped(
     calls: Iterable[ProgramCall], change: Callable[[PlainCall], Iterable[ProgramCall]]
 ) -> Iterator[ProgramCall]:
     for call in calls:
-        if isinstance(call, Branch):
-            yield replace(
-                call, then=tuple(_mapped(call.then, change)), otherwise=tuple(_mapped(call.otherwise, change))
-            )
-        elif isinstance(call, RepeatedCalls):
-            yield replace(call, turn=tuple(_mapped(call.turn, change)))
+        if isinstance(call, Branch | RepeatedCalls):
+            yield call.changed(lambda address: address, lambda calls: _mapped(calls, change))
         else:
             yield from change(call)
 

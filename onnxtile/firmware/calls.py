@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 from typing import TypeAlias
 
+from onnxtile.firmware.program import Branch, RepeatedCalls
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
 
@@ -41,53 +42,23 @@ class TableCall:
     operands: tuple[SpaceOffset, ...]
 
 
-@dataclass(frozen=True)
-class TableBranch:
-    """Calls that run where the byte at `condition` is not zero, and others that run where it is."""
-
-    condition: SpaceOffset
-    then: tuple[TableEntry, ...]
-    otherwise: tuple[TableEntry, ...]
-
-
-@dataclass(frozen=True)
-class TableRepeat:
-    """Calls that run again while the byte at `goes_on` is not zero, at most as often as the int64 at `most` says (None: without limit).
-
-    `number` is where the number of the turn goes (None: nowhere).
-    """
-
-    most: SpaceOffset | None
-    goes_on: SpaceOffset
-    number: SpaceOffset | None
-    turn: tuple[TableEntry, ...]
-
-
-TableEntry: TypeAlias = TableCall | TableBranch | TableRepeat
+TableEntry: TypeAlias = "TableCall | Branch[SpaceOffset, TableEntry] | RepeatedCalls[SpaceOffset, TableEntry]"
 
 
 def flat(entries: Iterable[TableEntry]) -> Iterator[SpaceOffset]:
     """Yield all operands of `entries`, those of branches and turns too."""
     for entry in entries:
-        if isinstance(entry, TableBranch):
-            yield entry.condition
-            yield from flat((*entry.then, *entry.otherwise))
-        elif isinstance(entry, TableRepeat):
-            yield from (operand for operand in (entry.most, entry.goes_on, entry.number) if operand is not None)
-            yield from flat(entry.turn)
-        else:
+        if isinstance(entry, TableCall):
             yield from entry.operands
+        else:
+            yield from entry.places
+            yield from flat(entry.inside)
 
 
 def depth(entries: Iterable[TableEntry]) -> int:
     """Return how deep repeats are inside each other."""
-    deepest = 0
-    for entry in entries:
-        if isinstance(entry, TableBranch):
-            deepest = max(deepest, depth(entry.then), depth(entry.otherwise))
-        elif isinstance(entry, TableRepeat):
-            deepest = max(deepest, 1 + depth(entry.turn))
-    return deepest
+    levels = (entry for entry in entries if not isinstance(entry, TableCall))
+    return max((depth(entry.inside) + isinstance(entry, RepeatedCalls) for entry in levels), default=0)
 
 
 @dataclass(frozen=True)
@@ -203,7 +174,7 @@ def _stream(entries: Sequence[TableEntry], units: Sequence[int]) -> Stream:
         new_blocks = blocks_of(calls)
         data += _written(new_blocks, units)
         blocks, calls = blocks + len(new_blocks), []
-        if isinstance(entry, TableRepeat):
+        if isinstance(entry, RepeatedCalls):
             turn = _stream(entry.turn, units)
             data += grouped(_REPEAT)
             for address in (entry.most, entry.goes_on, entry.number):

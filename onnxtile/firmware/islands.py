@@ -11,13 +11,11 @@ import onnx_ir as ir
 
 from onnxtile.firmware.program import (
     END,
-    Branch,
     ByteAddress,
     CopyCall,
     HelperCall,
     KernelCall,
     ProgramCall,
-    RepeatedCalls,
 )
 from onnxtile.fusion.lower.driver import lower
 from onnxtile.fusion.lower.lowering import Target
@@ -154,11 +152,7 @@ def between(call: ProgramCall, ends: Sequence[ByteAddress]) -> ProgramCall:
         return replace(call, target=placed(call.target), source=placed(call.source))
     if isinstance(call, HelperCall):
         return replace(call, addresses=tuple(map(placed, call.addresses)))
-    if isinstance(call, Branch):
-        then, otherwise = (tuple(between(inner, ends) for inner in side) for side in (call.then, call.otherwise))
-        return Branch(placed(call.condition), then, otherwise)
-    most, number = (None if address is None else placed(address) for address in (call.most, call.number))
-    return RepeatedCalls(most, placed(call.goes_on), number, tuple(between(inner, ends) for inner in call.turn))
+    return call.changed(placed, lambda calls: (between(inner, ends) for inner in calls))
 
 
 # A meta-op or an island row by row: the model of one row, and which bytes each row reads.

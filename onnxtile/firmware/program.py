@@ -5,11 +5,11 @@ Over ranges of sizes, numbers of calls are formulas of the sizes, and where a ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, groupby
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -138,39 +138,80 @@ class HelperCall:
     numbers: tuple[OpenNumber, ...]
 
 
+_CallAddress = TypeVar("_CallAddress")
+_InnerCall = TypeVar("_InnerCall")
+_ChangedAddress = TypeVar("_ChangedAddress")
+_ChangedCall = TypeVar("_ChangedCall")
+
+
 @dataclass(frozen=True)
-class Branch:
+class Branch(Generic[_CallAddress, _InnerCall]):
     """The calls `then` where the byte at `condition` is not zero, else the calls `otherwise`."""
 
-    condition: ByteAddress
-    then: tuple[ProgramCall, ...]
-    otherwise: tuple[ProgramCall, ...]
+    condition: _CallAddress
+    then: tuple[_InnerCall, ...]
+    otherwise: tuple[_InnerCall, ...]
+
+    @property
+    def inside(self) -> tuple[_InnerCall, ...]:
+        """The calls in it."""
+        return (*self.then, *self.otherwise)
+
+    @property
+    def places(self) -> tuple[_CallAddress, ...]:
+        """The addresses that it reads and writes itself."""
+        return (self.condition,)
+
+    def changed(
+        self,
+        at: Callable[[_CallAddress], _ChangedAddress],
+        calls: Callable[[Iterable[_InnerCall]], Iterable[_ChangedCall]],
+    ) -> Branch[_ChangedAddress, _ChangedCall]:
+        """Return it with the addresses that `at` gives, and the calls that `calls` gives for those inside."""
+        return Branch(at(self.condition), tuple(calls(self.then)), tuple(calls(self.otherwise)))
 
 
 @dataclass(frozen=True)
-class RepeatedCalls:
+class RepeatedCalls(Generic[_CallAddress, _InnerCall]):
     """The calls `turn`, again and again: while the byte at `goes_on` is not zero, and at most as often as the int64 at `most` says.
 
     None stands for no such limit. `number` is where the calls read the number of the turn, an int64.
     """
 
-    most: ByteAddress | None
-    goes_on: ByteAddress
-    number: ByteAddress | None
-    turn: tuple[ProgramCall, ...]
+    most: _CallAddress | None
+    goes_on: _CallAddress
+    number: _CallAddress | None
+    turn: tuple[_InnerCall, ...]
+
+    @property
+    def inside(self) -> tuple[_InnerCall, ...]:
+        """The calls in it."""
+        return self.turn
+
+    @property
+    def places(self) -> tuple[_CallAddress, ...]:
+        """The addresses that it reads and writes itself."""
+        return tuple(place for place in (self.most, self.goes_on, self.number) if place is not None)
+
+    def changed(
+        self,
+        at: Callable[[_CallAddress], _ChangedAddress],
+        calls: Callable[[Iterable[_InnerCall]], Iterable[_ChangedCall]],
+    ) -> RepeatedCalls[_ChangedAddress, _ChangedCall]:
+        """Return it with the addresses that `at` gives, and the calls that `calls` gives for those inside."""
+        most, number = (None if place is None else at(place) for place in (self.most, self.number))
+        return RepeatedCalls(most, at(self.goes_on), number, tuple(calls(self.turn)))
 
 
 PlainCall: TypeAlias = KernelCall | CopyCall | HelperCall
-ProgramCall: TypeAlias = PlainCall | Branch | RepeatedCalls
+ProgramCall: TypeAlias = "PlainCall | Branch[ByteAddress, ProgramCall] | RepeatedCalls[ByteAddress, ProgramCall]"
 
 
 def flat(calls: Iterable[ProgramCall]) -> Iterator[PlainCall]:
     """Yield `calls`, those of branches and of turns in their places."""
     for call in calls:
-        if isinstance(call, Branch):
-            yield from flat((*call.then, *call.otherwise))
-        elif isinstance(call, RepeatedCalls):
-            yield from flat(call.turn)
+        if isinstance(call, Branch | RepeatedCalls):
+            yield from flat(call.inside)
         else:
             yield call
 
@@ -578,9 +619,7 @@ def _fixed(call: ProgramCall) -> object:
         return call.target, call.source
     if isinstance(call, HelperCall):
         return call.helper, call.addresses
-    if isinstance(call, Branch):
-        return call.condition
-    return call.most, call.goes_on, call.number
+    return call.places
 
 
 def _refusal(result: NodeResult | None, reason: str) -> UsageError:

@@ -700,7 +700,7 @@ class TurnCalls:
         moved += [] if turns.again is None else [CopyCall(self._goes_on, values.of(turns.again), 1)]
         yield from values.copied_at_once(moved)
 
-    def repeated(self, turn: Sequence[ProgramCall]) -> RepeatedCalls:
+    def repeated(self, turn: Sequence[ProgramCall]) -> RepeatedCalls[ByteAddress, ProgramCall]:
         """Return the calls of a `turn`, repeated."""
         return RepeatedCalls(self._most, self._goes_on, self._number, tuple(turn))
 

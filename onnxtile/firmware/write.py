@@ -13,10 +13,8 @@ import numpy as np
 from onnxtile.firmware.addresses import FlashWeights, placed
 from onnxtile.firmware.calls import (
     SpaceOffset,
-    TableBranch,
     TableCall,
     TableEntry,
-    TableRepeat,
     depth,
     grouped,
     stream_of,
@@ -327,14 +325,8 @@ class _CallTable:
         return [CKernel(numbers[kind], own_numbers, ()) for kind, own_numbers in self._helpers]
 
     def entry(self, call: ProgramCall) -> TableEntry:
-        if isinstance(call, Branch):
-            then, other = (tuple(map(self.entry, side)) for side in (call.then, call.otherwise))
-            return TableBranch(self._spaces.operand(call.condition), then, other)
-        if isinstance(call, RepeatedCalls):
-            most, number = (
-                None if address is None else self._spaces.operand(address) for address in (call.most, call.number)
-            )
-            return TableRepeat(most, self._spaces.operand(call.goes_on), number, tuple(map(self.entry, call.turn)))
+        if isinstance(call, Branch | RepeatedCalls):
+            return call.changed(self._spaces.operand, lambda calls: map(self.entry, calls))
         if isinstance(call, KernelCall):
             kernel = self._numbers[call.kernel]
             operands = (self._spaces.operand(call.addresses[operand]) for operand in self._kernels[kernel].arguments)

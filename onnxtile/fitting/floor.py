@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import mul
 
 import numpy as np
 
@@ -267,10 +268,11 @@ class RowBound:
 
     @staticmethod
     def is_small(regions: Regions) -> bool:
-        """Return whether the bound of a network is counted."""
+        """Return whether the bound of a network is counted: not where it has many rows, or where a kernel has none."""
         tensors = regions.network.tensors
-        rows = (len(kernel.reads) * tensors[kernel.makes[0]].rows for kernel in regions.network.kernels)
-        return sum(rows) <= _ROWS
+        rows = [tensors[kernel.makes[0]].rows for kernel in regions.network.kernels]
+        reads = [len(kernel.reads) for kernel in regions.network.kernels]
+        return all(rows) and sum(map(mul, reads, rows)) <= _ROWS
 
     # The rows that kernels read.
 
@@ -315,7 +317,7 @@ class RowBound:
             for read in self.reads[index]:
                 rows, sources = self.tensors[read.tensor].rows, before.get(read.tensor, 0)
                 whole |= (1 << read.tensor) | sources if read.ends[-1] == rows else 0
-                waits |= sources if read.ends[1] == rows else 0
+                waits |= sources if read.ends[:2][-1] == rows else 0  # a kernel without rows makes no first one
             before.update(dict.fromkeys(self.kernels[index].makes, whole))
             for read in self.reads[index]:
                 if waits >> read.tensor & 1:
@@ -546,6 +548,8 @@ class _RowCounts:
         """Return the kernel and the row with the most bytes, and the rows that live then."""
         best: tuple[float, RowsNeeded | None, int] = (0.0, None, 0)
         for read in chain.from_iterable(self.bound.reads):
+            if not self.bound.rows[read.kernel]:
+                continue
             if read.tensor not in self.bound.hidden and read.tensor not in self.bound.remade:
                 rows = self._while_made(read)
                 row = int(rows.argmax())

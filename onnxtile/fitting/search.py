@@ -31,7 +31,7 @@ from onnxtile.fitting.strips import (
 )
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 
 # The ways to cut one region that fit a number of bytes: strips, rows computed again, and chunks of hidden channels.
 #

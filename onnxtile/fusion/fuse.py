@@ -52,8 +52,8 @@ from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, PatternError, QueryError
-from onnxtile.system.limits import Progress, counted, silent
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.long_work import Progress, counted, silent
 
 # Repeats in a quantised model what is fused in its float view.
 

@@ -34,8 +34,7 @@ from onnxtile.fusion.lower.lowering import (
     operand_of,
     settings,
 )
-from onnxtile.model.known import Dims
-from onnxtile.operators.node_view import MICROSOFT
+from onnxtile.operators.node_view import MICROSOFT, Dims
 from onnxtile.operators.table import movement_of
 
 # Islands of element-wise operators: functions of one stored tensor, sums, products, quotients, means and choices.

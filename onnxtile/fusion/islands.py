@@ -5,7 +5,7 @@ DequantizeLinear node that several islands read is copied into each: it computes
 operators that compute element by element on few quantised tensors, where their floats would be stored for several readers.
 
 A product of integers is an island with the Cast and the Mul that scale its sums, and what follows element by element.
-Attention between quantised tensors is one island (see attention_islands.py).
+Attention between quantised tensors is one island.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
-    from onnxtile.fusion.lower.declared import DeclaredLowering
-    from onnxtile.fusion.pattern_file import TargetName
+    from onnxtile.fusion.pattern_file import DeclaredLowering, TargetName
 
 
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.
@@ -238,8 +237,7 @@ def _texts(query: str, where: Sequence[str], position: int) -> list[tuple[Locati
 
 
 def _lowering(source: TomlFile) -> DeclaredLowering | None:
-    from onnxtile.fusion.lower.declared import checked  # few files declare an operator
-    from onnxtile.fusion.pattern_file import Declared
+    from onnxtile.fusion.pattern_file import Declared, checked  # few files declare an operator
 
     file = source.content
     kinds: dict[TargetName, Declared] = {kind: Declared(**table) for kind, table in file["lower"].items()}

@@ -24,7 +24,7 @@ from onnxtile.model.topology import graphs_in, node_id, nodes_in
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import moved_by_rounding
 from onnxtile.verification.trials import Trial

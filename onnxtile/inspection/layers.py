@@ -15,11 +15,10 @@ from onnxtile.model import keys
 from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
-from onnxtile.model.known import Dims
 from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
 from onnxtile.model.node_kinds import OWN_DOMAINS
 from onnxtile.model.topology import dependencies, graphs_in, node_ids
-from onnxtile.operators.node_view import operator_name
+from onnxtile.operators.node_view import Dims, operator_name
 from onnxtile.operators.table import Products, QuantisedPort, movement_of, operator_of, quantised_form
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes

@@ -22,7 +22,7 @@ from onnxtile.operators.node_view import operator_name
 from onnxtile.query.match import Matcher, compiled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
-from onnxtile.system.limits import memory_of_runs
+from onnxtile.system.long_work import memory_of_runs
 from onnxtile.system.runtime import Array
 from onnxtile.verification.open_sizes import Assignment
 from onnxtile.verification.trials import first_that_runs

@@ -360,17 +360,15 @@ class PlanScope:
 
     Outputs are live to the end of the run. So are inputs, unless `overwrite_inputs` frees their bytes after the last step that reads them.
     `borrows` marks the body of a function: views and parts of its operands stay in place, because the caller keeps the operands until the
-    function ends. Tensors of the graph named in `alone` share bytes with nothing: they are live in the whole run. Input and output of each
-    of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Of a body that `repeats`, a state
-    whose input and output cannot have one address is no state, but an input and an output. Raises UsageError for an invalid `io`, and
-    for `overwrite_inputs` with inputs outside the arena.
+    function ends. Input and output of each of `states` lie in the arena, whatever `io` says, and the input may be overwritten. Of a body
+    that `repeats`, a state whose input and output cannot have one address is no state, but an input and an output. Raises UsageError for an
+    invalid `io`, and for `overwrite_inputs` with inputs outside the arena.
     """
 
     graph: ir.Graph
     io: str = "outputs"
     overwrite_inputs: bool = False
     borrows: bool = False
-    alone: frozenset[str] = frozenset()
     states: tuple[StatePair, ...] = ()
     repeats: bool = False
 
@@ -389,12 +387,6 @@ class PlanScope:
     def lasting(self) -> tuple[ir.Value, ...]:
         """The outputs in the arena."""
         return tuple(pair.output for pair in self.states) if self.io == "outside" else tuple(self.graph.outputs)
-
-    @cached_property
-    def apart(self) -> frozenset[ir.Value]:
-        """The values that share bytes with nothing."""
-        results = (value for node in self.graph for value in node.outputs) if self.alone else ()
-        return frozenset(value for value in (*self.given, *results) if value.name in self.alone)
 
     def outside(self) -> Iterator[tuple[ir.Value, str]]:
         """Yield the inputs and outputs outside the arena, each with the reason."""
@@ -449,7 +441,6 @@ class _GraphReader:
             tuple(map(self._number, scope.lasting)),
             inputs,
             outputs,
-            frozenset(map(self._number, scope.apart)),
             tuple(StateShare(self._number(pair.input), self._number(pair.output)) for pair in scope.states),
             not scope.overwrite_inputs,
             scope.repeats,
@@ -483,7 +474,7 @@ class _GraphReader:
             ),
             makes,
             inside,
-            tuple(self._share(alias) for alias in shares if self._scope.apart.isdisjoint((alias.value, alias.source))),
+            tuple(map(self._share, shares)),
             all(value in facts.constants for value in node.outputs),
             move,
             keys.TILE in node.metadata_props,

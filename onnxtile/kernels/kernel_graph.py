@@ -6,7 +6,7 @@ A kernel is what runs as one: a node, a meta-op, a quantised island. Whoever pla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from onnxtile.declare.layout_rules import FixedRules
 from onnxtile.system.dataclass import dataclass
 
 ARENA, CONSTANT, OUTSIDE, UNKNOWN, AROUND = "arena", "constant", "outside", "unknown", "around"
@@ -148,11 +149,11 @@ class KernelGraph:
     lasting: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
-    apart: frozenset[int] = frozenset()
     states: tuple[StateShare, ...] = ()
     keeps_given: bool = True
     repeats: bool = False
     streams: tuple[tuple[int, ...], ...] = ()
+    apart: frozenset[int] = frozenset()
 
     @cached_property
     def kept(self) -> frozenset[int]:
@@ -215,9 +216,24 @@ class KernelGraph:
         if kinds is None:
             return self
         kept = {"view", *kinds}
-        shares = (tuple(share for share in kernel.shares if share.kind in kept) for kernel in self.kernels)
-        kernels = (replace(kernel, shares=left) for kernel, left in zip(self.kernels, shares, strict=True))
-        return replace(self, kernels=tuple(kernels))
+        return replace(self, kernels=self._sharing(lambda share: share.kind in kept))
+
+    def under(self, rules: FixedRules) -> KernelGraph:
+        """Return the graph in which the tensors that `rules` keep share bytes with nothing."""
+        if not rules.keeps:
+            return self
+        held = (*self.given, *(tensor for kernel in self.kernels for tensor in kernel.makes))
+        apart = frozenset(tensor for tensor in held if self.tensors[tensor].name in rules.keeps)
+        kernels = self._sharing(lambda share: apart.isdisjoint((share.result, share.operand)))
+        return replace(self, kernels=kernels, apart=apart)
+
+    def _sharing(self, allowed: Callable[[Share], bool]) -> tuple[GraphKernel, ...]:
+        """Return the kernels whose results share bytes by the `allowed` shares alone."""
+        return tuple(replace(kernel, shares=tuple(filter(allowed, kernel.shares))) for kernel in self.kernels)
+
+    def is_free(self, state: StateShare) -> bool:
+        """Return whether input and output of `state` may have one address."""
+        return self.apart.isdisjoint(state)
 
     @cached_property
     def own_order(self) -> Schedule:

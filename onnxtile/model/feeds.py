@@ -24,7 +24,7 @@ from onnxtile.operators.takes import Domain, Sizes, Use, float_info
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, nearest
 from onnxtile.system.files import require_readable, write_whole_with
-from onnxtile.system.limits import too_much_memory
+from onnxtile.system.long_work import too_much_memory
 from onnxtile.system.runtime import Array
 from onnxtile.system.text import whole
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from onnxtile.system.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from onnxtile.model.known import Dim, Dims
+    from onnxtile.operators.node_view import Dim, Dims
 
 
 SizeRange: TypeAlias = tuple[int, int]

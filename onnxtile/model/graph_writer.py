@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.model.modules import ModulePath, module_note
 from onnxtile.model.topology import all_nodes, all_values
-from onnxtile.operators.reads import TensorDims
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
@@ -84,7 +84,7 @@ class ConstantReader:
                 self._tensor.release()
 
 
-SplitPart = tuple[str, TensorDims]
+SplitPart = tuple[str, Dims]
 """The stem of an output's name, and its dimensions."""
 GridPlace = dict[str, int]
 """The numbers, by letters, that tell nodes of one stem apart: of the stretch along "m", "k" and "n", as far as the node has one."""
@@ -109,7 +109,7 @@ class GraphWriter:
     """Those of the constants that are sizes, which Split, Pad and Slice take."""
     path: ModulePath = ()
     """The modules around the site."""
-    _shapes: dict[TensorDims, ir.Shape] = field(default_factory=dict, repr=False)
+    _shapes: dict[Dims, ir.Shape] = field(default_factory=dict, repr=False)
     _known: dict[tuple[int, ...], ir.Value] = field(default_factory=dict, repr=False)
 
     def node(
@@ -118,7 +118,7 @@ class GraphWriter:
         inputs: Sequence[ir.Value | None],
         stem: str,
         position: GridPlace,
-        dims: TensorDims,
+        dims: Dims,
         attributes: Iterable[ir.Attr] = (),
         dtype: ir.DataType | None = None,
     ) -> ir.Value:
@@ -152,7 +152,7 @@ class GraphWriter:
         after: list[int],
         stem: str,
         position: GridPlace,
-        dims: TensorDims,
+        dims: Dims,
         fill: ir.Value | None,
         *,
         before: Sequence[int] = (),
@@ -174,7 +174,7 @@ class GraphWriter:
         index: Mapping[int, slice],
         stem: str,
         position: GridPlace,
-        dims: TensorDims,
+        dims: Dims,
     ) -> ir.Value:
         """Write a Slice of a value of some type: for each axis in `index` that range, of the others all. An input since opset 10."""
         value, dtype = operand
@@ -198,7 +198,7 @@ class GraphWriter:
         self.constants.append(value)
         return value
 
-    def cut(self, read: Callable[[], Array], dtype: ir.DataType, dims: TensorDims, stem: str) -> ir.Value:
+    def cut(self, read: Callable[[], Array], dtype: ir.DataType, dims: Dims, stem: str) -> ir.Value:
         """Write an initializer whose elements `read` returns when it is saved."""
         return self.constant(ir.LazyTensor(lambda: ir.Tensor(read(), dtype), dtype, ir.Shape(dims)), stem)
 
@@ -227,7 +227,7 @@ class GraphWriter:
         """Return the metadata of a node."""
         return {}
 
-    def _value(self, name: str, dims: TensorDims, dtype: ir.DataType | None) -> ir.Value:
+    def _value(self, name: str, dims: Dims, dtype: ir.DataType | None) -> ir.Value:
         if dims not in self._shapes:
             self._shapes[dims] = ir.Shape(dims, frozen=True)
         return ir.Value(name=name, shape=self._shapes[dims], type=None if dtype is None else ir.TensorType(dtype))

@@ -1,4 +1,7 @@
-"""The names under which onnxtile leaves its marks in a model, all in one place."""
+"""The names under which onnxtile leaves its marks in a model, all in one place.
+
+Those that a user leaves on a value for plan are in `onnxtile.declare.layout_rules`.
+"""
 
 from __future__ import annotations
 
@@ -8,59 +11,54 @@ DOMAIN = "onnxtile"
 INSIDE = "onnxtile.inside"
 """The attribute of a call that holds a copy of its function's graph while a plan is made. It is never saved."""
 
-_PREFIX = "pkg.onnxtile."
+PREFIX = "pkg.onnxtile."
+"""The first part of each of them."""
 
 # On a call of a meta-op: the number of the record that unfuse needs to restore its nodes.
-FUSED = _PREFIX + "fused"
+FUSED = PREFIX + "fused"
 # On a node that fuse had to move: where it stood.
-PLACE = _PREFIX + "place"
+PLACE = PREFIX + "place"
 # On the model's graph: what unfuse needs to restore the file, the records of all calls among it (packed JSON).
-ORIGINAL = _PREFIX + "original"
+ORIGINAL = PREFIX + "original"
 # On a node that a call was lowered to: the meta-op that it was.
-LOWERED = _PREFIX + "lowered"
+LOWERED = PREFIX + "lowered"
 # On a local function that fuse made: the name of its pattern.
-META_OP = _PREFIX + "meta_op"
+META_OP = PREFIX + "meta_op"
 # On such a function: over which of its inputs, by place, its kernel may write its results (JSON), where its pattern says so.
-IN_PLACE = _PREFIX + "in_place"
+IN_PLACE = PREFIX + "in_place"
 # On such a function: it is a quantised island, whose float tensors are never stored.
-ISLAND = _PREFIX + "island"
+ISLAND = PREFIX + "island"
 # On such a function: its result is its first operand under another shape.
-VIEW = _PREFIX + "view"
+VIEW = PREFIX + "view"
 # On such a function: how many bytes its kernel needs beside its operands and results (see model.size_rule), where its pattern says so.
-WORKSPACE = _PREFIX + "workspace"
+WORKSPACE = PREFIX + "workspace"
 
 # On a local function that plan made: a call copies its operand into another memory, and is a kernel.
-COPY = _PREFIX + "copy"
+COPY = PREFIX + "copy"
 
 # On a node that fuse or tile made: the modules around it, with slashes between, where its name says others.
-MODULE = _PREFIX + "module"
+MODULE = PREFIX + "module"
 
 # On a node that tile emitted: its source node, operator and place in the grid (JSON).
-TILE = _PREFIX + "tile"
+TILE = PREFIX + "tile"
 
 # On a value, by plan.
-ARENA = _PREFIX + "arena"
-OFFSET = _PREFIX + "offset"
-SIZE = _PREFIX + "size"
-ALIAS_OF = _PREFIX + "alias_of"
+ARENA = PREFIX + "arena"
+OFFSET = PREFIX + "offset"
+SIZE = PREFIX + "size"
+ALIAS_OF = PREFIX + "alias_of"
 # The parts of a buffer with live ranges of their own: start, size, first and last step of each (JSON).
-PARTS = _PREFIX + "parts"
-# On a value, by the user, for plan: the offset in bytes that it must have in its memory.
-PIN = _PREFIX + "pin"
-# On a value, by the user, for plan: the memory that it must be in.
-PLACE_IN = _PREFIX + "place_in"
-# On a value, by the user, for plan: "true" if its bytes are shared with nothing.
-KEEP = _PREFIX + "keep"
+PARTS = PREFIX + "parts"
 # On a graph input, by fit or the user, for plan: the axis along which its rows come, one after the other.
-STREAM = _PREFIX + "stream"
+STREAM = PREFIX + "stream"
 # On a node, by plan: its place in the schedule, counted from 0.
-STEP = _PREFIX + "step"
+STEP = PREFIX + "step"
 # On a node, by plan: arena, offset and bytes of its workspace (JSON).
-WORKSPACE_AT = _PREFIX + "workspace_at"
+WORKSPACE_AT = PREFIX + "workspace_at"
 # On a node, by plan: arena, offset and bytes of its workspace that is kept for the whole run (JSON).
-UNIQUE_WORKSPACE_AT = _PREFIX + "unique_workspace_at"
+UNIQUE_WORKSPACE_AT = PREFIX + "unique_workspace_at"
 # On the graph, by plan: version, alignment, arenas, peak, what lies in the arenas, the order, the workspace of several nodes (JSON).
-PLAN = _PREFIX + "plan"
+PLAN = PREFIX + "plan"
 
 OF_PLAN = frozenset({ARENA, OFFSET, SIZE, ALIAS_OF, PARTS, STEP, WORKSPACE_AT, UNIQUE_WORKSPACE_AT, PLAN})
 """The marks of a plan: they are of these nodes in this order, and hold for no other."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, cast
+from typing import cast
 
 import onnx_ir as ir
 
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
-
-Dim: TypeAlias = int | str | None
-Dims: TypeAlias = tuple[Dim, ...]
 
 
 @dataclass(frozen=True, slots=True)

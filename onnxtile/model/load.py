@@ -29,7 +29,8 @@ from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
-from onnxtile.system.process import collector_paused, let_go, open_to_read
+from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.posix import let_go, open_to_read
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, NAME, RAW_DATA, Unusual, WireField, fields, head
 
 # A model file read without its large constants, whose bytes stay in it until they are asked for.
@@ -386,6 +387,7 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
     try:
+        _require_no_map(proto.graph)
         proto = densely(proto)
         check_proto(proto)
         model = ir.from_proto(proto)
@@ -401,6 +403,17 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
     return model
+
+
+def _require_no_map(graph: onnx.GraphProto) -> None:
+    """Raise ModelError where a declared value of `graph` is a map, or a sequence of maps: onnx_ir has no such type."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type
+        while (wrapper := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+            kind = getattr(kind, wrapper).elem_type
+        if wrapper == "map_type":
+            hint = "export scikit-learn models without ZipMap: options={'zipmap': False}"
+            raise ModelError(f"the value {value.name!r} holds maps, which onnxtile does not read", hint=hint)
 
 
 def _require_text(model: ir.Model) -> None:

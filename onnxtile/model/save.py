@@ -49,7 +49,7 @@ from onnxtile.system.files import (
     umask,
     write_whole_with,
 )
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.protobuf_wire import GRAPH, INITIALIZER, RAW_DATA, head
 
 # A model written piece by piece, so that no second copy of its weights or its nodes is ever in memory.
@@ -202,11 +202,15 @@ def write_data(source: ir.Model | Draft, file: BinaryIO) -> None:
 
     Long runs of zeros become holes of the file, as they are in the sparse file of weights that are not known yet.
     """
-    draft = source if isinstance(source, Draft) else Draft(source)
-    for _, tensor in draft.constants():
-        if _large_bytes(tensor):
-            _write_with_holes(tensor.tobytes(), file)
+    for _, tensor in large_constants(source):
+        _write_with_holes(tensor.tobytes(), file)
     file.truncate()
+
+
+def large_constants(source: ir.Model | Draft) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the constants of a model's main graph that `write_model` refers to, where it may, and does not write."""
+    draft = source if isinstance(source, Draft) else Draft(source)
+    return ((value, tensor) for value, tensor in draft.constants() if _large_bytes(tensor))
 
 
 def _write_with_holes(data: bytes, file: BinaryIO) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,15 +12,15 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
-from onnxtile.model.load import format_of
+from onnxtile.model.load import external_tensors, format_of
 from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.save import (
     MOST_IN_MEMORY,
     external_folder,
     inline_bytes,
+    large_constants,
     proto_bytes,
     to_bytes,
-    write_data,
     write_model,
 )
 from onnxtile.model.submodel import Submodels, tensor_type
@@ -28,20 +28,20 @@ from onnxtile.model.topology import all_nodes, has_body
 from onnxtile.operators.table import may_draw
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.files import temporary_folder, write_whole_with
+from onnxtile.system.files import temporary_folder
 from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
 
 # Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
 #
-# onnxruntime loads n nodes that may all run next in about n² steps, and holds some 4 KB for each node. In pieces the time is linear, and
-# one piece is in memory. The kernels, and the values they read, are those of the whole model.
+# onnxruntime loads n nodes that may all run next in about n² steps. In pieces the time is linear. The kernels, and the values they read,
+# are those of the whole model.
 
 MOST_WHOLE = 5_000
 """Nodes of the largest model that is loaded whole."""
 _PIECE = 1_000
 """Nodes of a piece. Each piece takes about a millisecond besides the time for its nodes."""
-_MOST_HELD = 20_000
-"""Nodes of the largest model all of whose pieces stay loaded."""
+_MOST_HELD = 100_000
+"""Nodes of the largest model all of whose pieces stay loaded: onnxruntime holds some 5 KB for each node."""
 _MOST_COPIED = 2**25
 """Bytes of the constants in memory that the pieces hold, at most: a constant is in each piece that reads it."""
 _STRING = "tensor(string)"
@@ -213,30 +213,39 @@ def repeatable_session(model: ir.Model, file: Path | bytes | None = None) -> Mod
     return RepeatableSession(model) if is_random else session_of(model, file)
 
 
-_WEIGHTS = "weights"
-
-
 def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     """Return a session of `model`, which stays as it is; where it is small, of the bytes of the `file` that says the same.
 
-    onnxruntime holds the weights of a model that it is given in memory about four times.
-
-    A model with many nodes is run in pieces where it can be. One with many weights goes through temporary files, which are gone when this
-    returns: onnxruntime then maps the file of the weights, where it would hold those in a model file twice. Raises ModelError with
-    onnxruntime's reason, and UsageError where the files cannot be written.
+    onnxruntime holds the weights of a model that it is given in memory about four times. Many weights are given to it one by one, and it
+    reads them where they are. A model with many nodes is run in pieces where it can be. Raises ModelError with onnxruntime's reason.
     """
     if may_split(model):
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
             return SplitSession(model)
     folder = external_folder(model)
-    if folder is not None or inline_bytes(model) <= MOST_IN_MEMORY:
-        if isinstance(file, bytes):
-            return Session(file, external=folder)
-        if file is not None and file.is_file() and format_of(file) == "protobuf":
-            with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
-                return Session(file.read_bytes(), external=folder)
-        return Session(to_bytes(model), external=folder)
-    with temporary_folder() as parent:
-        write_whole_with(parent / _WEIGHTS, partial(write_data, model))
-        write_whole_with(parent / "model.onnx", partial(write_model, model, beside=_WEIGHTS))
-        return Session(parent / "model.onnx")
+    if inline_bytes(model) > MOST_IN_MEMORY:
+        return _with_weights(model)
+    if isinstance(file, bytes):
+        return Session(file, external=folder)
+    if file is not None and file.is_file() and format_of(file) == "protobuf":
+        with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
+            return Session(file.read_bytes(), external=folder)
+    return Session(to_bytes(model), external=folder)
+
+
+def _with_weights(model: ir.Model) -> Session:
+    """Return a session of `model` that reads its large constants where they are, in the file of the model, too.
+
+    For onnxruntime they are of an external file, which has to be there, and of which it reads nothing.
+    """
+    with ExitStack() as stack:
+        external = external_tensors(model)
+        if external:
+            folder, name = Path(external[0].base_dir), str(external[0].location)
+        else:
+            folder, name = stack.enter_context(temporary_folder()), "weights"
+            (folder / name).touch()
+        content = BytesIO()
+        write_model(model, content, beside=name)
+        weights = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
+        return Session(content.getvalue(), external=folder, weights=weights)

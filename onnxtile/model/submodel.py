@@ -15,10 +15,10 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.model import keys
-from onnxtile.model.known import Dims
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, MIN_IR_VERSION, external_folder, proto_bytes
 from onnxtile.model.topology import called_functions, dependencies, nodes_inside
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.runtime import Session
 
 _STANDARD = frozenset({"", "ai.onnx"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import onnx_ir as ir
 
@@ -16,6 +16,11 @@ MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's own operators (its docs/ContribOperators.md)."""
 STANDARD = frozenset({"", "ai.onnx"})
 """The names of the domain of ONNX's operators."""
+
+Dim: TypeAlias = int | str | None
+"""A size in elements, the symbols of a size known only when the model runs, or None where nothing is known."""
+Dims: TypeAlias = tuple[Dim, ...]
+"""The sizes of a tensor."""
 
 
 def operator_name(node: ir.Node) -> str:

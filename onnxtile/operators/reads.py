@@ -10,14 +10,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import Dim, NodeView, NotApplicable
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
-
-AxisSize = int | str | None
-"""A size in elements, the symbols of a size known only when the model runs, or None where nothing is known."""
-TensorDims = tuple[AxisSize, ...]
-"""The sizes of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,8 @@ class SlidingAxis:
     auto: str = "NOTSET"
     wanted: int | None = None
     transposed: bool = False
-    size: AxisSize = None
-    out: AxisSize = None
+    size: Dim = None
+    out: Dim = None
 
     @property
     def reach(self) -> int:
@@ -79,7 +74,7 @@ class SlidingAxis:
         """Whether both sizes are numbers, without which the axis cannot be cut."""
         return isinstance(self.size, int) and isinstance(self.out, int)
 
-    def over(self, size: AxisSize) -> SlidingAxis:
+    def over(self, size: Dim) -> SlidingAxis:
         """Return the same over an input of `size`, with the padding and the size of the output that follow where that is a number.
 
         Raises NotApplicable where output_shape is larger than the input reaches.

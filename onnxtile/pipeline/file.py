@@ -22,7 +22,7 @@ from onnxtile.declare.verb import read as read_options
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
 from onnxtile.system.files import is_file_name, real, require_readable
-from onnxtile.system.limits import Progress, RunLimits
+from onnxtile.system.long_work import Progress, RunLimits
 from onnxtile.system.registry import discover
 from onnxtile.system.toml_file import Location, TomlFile, read
 

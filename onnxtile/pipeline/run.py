@@ -39,8 +39,8 @@ from onnxtile.pipeline.file import (
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, about_options, error_line, invalid, of_extra
 from onnxtile.system.files import remove_temporary, require_writable, staged, write_whole
-from onnxtile.system.limits import Progress, RunLimits, silent, stop_runs
-from onnxtile.system.process import imports_compiled, silence_finalisers, silence_libraries
+from onnxtile.system.interpreter import imports_compiled, silence_finalisers, silence_libraries
+from onnxtile.system.long_work import Progress, RunLimits, silent, stop_runs
 from onnxtile.system.text import as_json
 from onnxtile.verbs.flows.results import save
 from onnxtile.verbs.run import RunCommand, RunOptions

@@ -20,7 +20,7 @@ from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.kernels.kernel_graph import UNKNOWN, KernelBody, KernelGraph
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.planning.layout import NO_PINS, Allocator, Layout, Pins, layouts, smallest
+from onnxtile.planning.layout import NO_FIXED, Allocator, Layout, RulesInMemories, layouts, smallest
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Bound, OptimalityProof, Problem
@@ -107,10 +107,12 @@ class GraphSetup:
         """The bytes that every arena needs, over all orders of the nodes, all lawful aliases and all plans of bodies."""
         return self.search.bound(with_least_bodies(self.needs, self.inside))
 
-    def layouts(self, streams: int = 1, pins: Pins = NO_PINS, order: Order | None = None) -> Iterator[Layout]:
+    def layouts(
+        self, streams: int = 1, fixed: RulesInMemories = NO_FIXED, order: Order | None = None
+    ) -> Iterator[Layout]:
         """Return a layout for each candidate schedule of `order` (None: of the terms), made one by one; see `layout.layouts`."""
         terms, chosen = self.terms, order or self.terms.order
-        return layouts(self.search, chosen, streams, self.needs, in_parts=terms.in_parts, pins=pins)
+        return layouts(self.search, chosen, streams, self.needs, in_parts=terms.in_parts, fixed=fixed)
 
 
 def plan_bodies(graph: KernelGraph, terms: Terms) -> BodyPlans:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FIXED, FixedRules
+from onnxtile.declare.values import Unreadable
 from onnxtile.kernels.kernel_graph import (
     ARENA,
     GraphKernel,
@@ -24,9 +26,8 @@ from onnxtile.kernels.kernel_graph import (
     union,
     with_states,
 )
-from onnxtile.model import keys
 from onnxtile.model.topology import all_values
-from onnxtile.planning.offsets.memories import Allocation
+from onnxtile.planning.offsets.memories import Allocation, Memory
 from onnxtile.planning.offsets.problem import Buffer, Ended, OptimalityProof, OverCapacity, PinOverlap, Problem, align
 from onnxtile.planning.order_search import Claim, InEveryOrder, OrderSearch, clique, conflicts
 from onnxtile.planning.orders import Order, SchedulingContext
@@ -34,59 +35,36 @@ from onnxtile.planning.sharing import FixedBytes, Sharing, Timeline, choose
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceBuffer
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, unknown
-from onnxtile.system.text import whole
 
-# Pins: the addresses and memories that tensors and workspaces of a graph must have, and the tensors that share bytes with nothing.
+# The rules for tensors and workspaces of a graph that a user names, in the memories of a plan.
 
 
-@dataclass(frozen=True)
-class Pins:
-    """The offset in bytes and the memory that a tensor or workspace must have, by name, and the names of tensors to keep.
+@dataclass(frozen=True, kw_only=True)
+class RulesInMemories(FixedRules):
+    """Rules for named tensors, with the bytes of each memory (None: no limit)."""
 
-    A kept tensor shares its bytes with nothing for the whole run, so its value may be read at any time after it is made. `capacities` has
-    the bytes of each memory (None: no limit).
-    """
-
-    offsets: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
-    keeps: tuple[str, ...] = ()
     capacities: Mapping[str, int | None] = field(default_factory=dict)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names in it, each once."""
-        return tuple(dict.fromkeys((*self.offsets, *self.places, *self.keeps)))
-
-    def with_marks(self, model: ir.Model) -> Pins:
-        """Return these pins with those in the metadata of the values of `model`; an option replaces a mark of the same tensor.
+    @classmethod
+    def of(cls, rules: FixedRules, model: ir.Model, memories: Iterable[Memory]) -> RulesInMemories:
+        """Return `rules` with those in the metadata of the values of `model`; one of `rules` replaces a mark of the same tensor.
 
         Raises UsageError for a mark that says nothing.
         """
-        offsets: dict[str, int] = {}
-        places: dict[str, str] = {}
-        keeps: dict[str, None] = {}
-        main = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
-        for value in all_values(model):
-            name, marks = value.name or "", value.metadata_props
-            if value not in main and not marks.keys().isdisjoint((keys.PIN, keys.PLACE_IN, keys.KEEP)):
-                raise _inside(name)
-            if keys.PIN in marks:
-                offsets[name] = _number(name, marks[keys.PIN])
-            if keys.PLACE_IN in marks:
-                places[name] = marks[keys.PLACE_IN]
-            if keys.KEEP in marks and _flag(name, marks[keys.KEEP]):
-                keeps[name] = None
-        every = tuple(keeps | dict.fromkeys(self.keeps))
-        return Pins({**offsets, **self.offsets}, {**places, **self.places}, every, self.capacities)
+        capacities = {memory.name: memory.capacity for memory in memories}
+        return cls(**rules.over(_marked(model)).fixed_fields, capacities=capacities)
 
     def require_known(self, model: ir.Model, graph: KernelGraph, workspaces: Collection[str]) -> None:
         """Raise UsageError for a name that is no tensor or workspace of the main `graph` of `model` with an address in an arena."""
-        if not self.names:
+        if not self.fixed_names:
             return
+        of_tensors = {
+            name for rule, of in self.fixed_entries.items() if not FIXED[rule].takes_workspaces for name in of
+        }
         tensors = {tensor.name for tensor in graph.tensors if tensor.role == ARENA}
         reasons = {tensor.name: tensor.reason or "a constant" for tensor in graph.tensors if tensor.role != ARENA}
-        for name in self.names:
-            if name in tensors or (name in workspaces and name not in self.keeps):
+        for name in self.fixed_names:
+            if name in tensors or (name in workspaces and name not in of_tensors):
                 continue
             if name in workspaces:
                 raise UsageError(f"{name!r} is a workspace, not a tensor", hint="its rule may say unique")
@@ -101,15 +79,15 @@ class Pins:
 
     def limit(self, name: str) -> int | None:
         """Return the capacity of the memory of the pinned tensor `name`, in bytes; None for a tensor without a pin or a limit."""
-        if name not in self.offsets:
+        if name not in self.pins:
             return None
         return self.capacities.get(self.places.get(name) or next(iter(self.capacities), ""))
 
     def require_addresses(self, sizes: Mapping[str, int], alignment: int) -> None:
         """Raise UsageError for a pin of one of `sizes` that is not aligned, or leaves the capacity of its memory."""
         for name, size in sizes.items():
-            if name in self.offsets:
-                Problem((Buffer(name, size, 0, 1, pin=self.offsets[name]),), alignment, self.limit(name))
+            if name in self.pins:
+                Problem((Buffer(name, size, 0, 1, pin=self.pins[name]),), alignment, self.limit(name))
 
     def require_memories(self) -> None:
         """Raise UsageError for a place that is none of the memories, and a pin whose memory is not known."""
@@ -118,7 +96,7 @@ class Pins:
             if memory not in names:
                 error = unknown("memory", memory, names)
                 raise UsageError(f"the place {memory!r} of {name!r} has no capacity", hint=error.hint)
-        for name in self.offsets if len(names) > 1 else ():
+        for name in self.pins if len(names) > 1 else ():
             if name not in self.places:
                 raise UsageError(
                     f"the pin of {name!r} is an offset in one of several memories", hint=f"choose {', '.join(names)}"
@@ -127,11 +105,11 @@ class Pins:
     def require_agreement(self, graph: KernelGraph) -> None:
         """Raise UsageError for a view that must have another address or memory than its source."""
         by_root: dict[int, list[str]] = {}
-        for number, tensor in enumerate(graph.tensors) if self.offsets or self.places else ():
-            if tensor.role == ARENA and (tensor.name in self.offsets or tensor.name in self.places):
+        for number, tensor in enumerate(graph.tensors) if self.pins or self.places else ():
+            if tensor.role == ARENA and (tensor.name in self.pins or tensor.name in self.places):
                 by_root.setdefault(graph.root(number), []).append(tensor.name)
         for names in by_root.values():
-            for wanted in (self.offsets, self.places):
+            for wanted in (self.pins, self.places):
                 stated = [name for name in names if name in wanted]
                 other = next((name for name in stated if wanted[name] != wanted[stated[0]]), None)
                 if other is not None:
@@ -139,37 +117,40 @@ class Pins:
                         f"{stated[0]!r} and {other!r} are views of one another, and cannot be at {wanted[stated[0]]} and {wanted[other]}"
                     )
 
-    @cached_property
-    def kept(self) -> frozenset[str]:
-        """The names of tensors that share bytes with nothing."""
-        return frozenset(self.keeps)
-
     def on(self, buffer: Buffer) -> Buffer:
         """Return the buffer of a workspace with its pin and its memory."""
-        if buffer.name not in self.offsets and buffer.name not in self.places:
+        if buffer.name not in self.pins and buffer.name not in self.places:
             return buffer
-        return replace(buffer, pin=self.offsets.get(buffer.name), memory=self.places.get(buffer.name))
+        return replace(buffer, pin=self.pins.get(buffer.name), memory=self.places.get(buffer.name))
 
 
-NO_PINS = Pins()
-"""No pins."""
+NO_FIXED = RulesInMemories()
+"""No tensor is named."""
+
+
+def _marked(model: ir.Model) -> dict[str, dict[str, Any]]:
+    """Return the entries of each rule in the metadata of the values of `model`. Raises UsageError for a mark that says nothing."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in FIXED}
+    main = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
+    for value in all_values(model):
+        for name, rule in FIXED.items():
+            text = value.metadata_props.get(rule.mark)
+            if text is None:
+                continue
+            if value not in main:
+                raise _inside(value.name or "")
+            try:
+                entry = rule.read_mark(text)
+            except Unreadable as error:
+                reason = f"the metadata {rule.mark!r} of {value.name!r} {error.reason}"
+                raise UsageError(reason, hint=error.hint) from None
+            if entry is not None:
+                found[name][value.name or ""] = entry
+    return found
 
 
 def _inside(name: str) -> UsageError:
     return UsageError(f"{name!r} has no address of its own in the main graph: it is made in a body or function")
-
-
-def _number(name: str, text: str) -> int:
-    number = whole(text)
-    if number is None:
-        raise UsageError(f"the metadata {keys.PIN!r} of {name!r} is {text!r}, not a number of bytes")
-    return number
-
-
-def _flag(name: str, text: str) -> bool:
-    if text not in {"true", "false"}:
-        raise UsageError(f"the metadata {keys.KEEP!r} of {name!r} is {text!r}", hint="write true or false")
-    return text == "true"
 
 
 _MOST = 2**53
@@ -247,12 +228,12 @@ def layouts(
     needs: Needs = NO_NEEDS,
     *,
     in_parts: bool = True,
-    pins: Pins = NO_PINS,
+    fixed: RulesInMemories = NO_FIXED,
 ) -> Iterator[Layout]:
     """Return a layout for each candidate schedule of `order`, with up to `streams` nodes in one step, made one by one.
 
-    `needs` are the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`. `pins` has the addresses and memories
-    that tensors and workspaces must have.
+    `needs` are the bytes of workspaces. Parts of a buffer have their own live ranges if `in_parts`. `fixed` has the rules for named tensors
+    and workspaces.
 
     Raises ModelError for a cycle, or more bytes than can be counted. Raises UsageError for fewer than one stream, or several streams with
     the order "any". It does so, too, where nodes that may run at the same time are to share one workspace.
@@ -267,7 +248,7 @@ def layouts(
             hint="leave 'shared' out of the rules",
         )
     parts = in_parts and not order.every
-    terms = _LayoutTerms(search.graph, search.alignment, order.every, needs, parts, pins)
+    terms = _LayoutTerms(search.graph, search.alignment, order.every, needs, parts, fixed)
 
     def searched() -> Iterator[Schedule]:
         return search.orders(needs)
@@ -286,7 +267,7 @@ class _LayoutTerms:
     every: bool
     needs: Needs
     in_parts: bool
-    pins: Pins = NO_PINS
+    fixed: RulesInMemories = NO_FIXED
     saves_copies: bool = True
 
     def layout(self, schedule: Schedule) -> Layout:
@@ -299,7 +280,7 @@ class _LayoutTerms:
         # The order of reads and writes is that of the graph, but the bytes of a state are held throughout.
         ranges = with_states(ranges, graph, schedule)
         workspaces = tuple(
-            replace(workspace, buffer=self.pins.on(workspace.buffer))
+            replace(workspace, buffer=self.fixed.on(workspace.buffer))
             for workspace in self.needs.workspaces(graph, schedule)
         )
         used = [workspace.buffer for workspace in workspaces]
@@ -331,12 +312,12 @@ class _LayoutTerms:
         )
 
     def _fixed(self) -> dict[int, FixedBytes]:
-        pins, fixed = self.pins, self.pins.offsets.keys() | self.pins.places.keys()
-        tensors = enumerate(self.graph.tensors) if fixed else ()
+        fixed, names = self.fixed, self.fixed.pins.keys() | self.fixed.places.keys()
+        tensors = enumerate(self.graph.tensors) if names else ()
         return {
-            number: FixedBytes(pins.offsets.get(tensor.name), pins.places.get(tensor.name), pins.limit(tensor.name))
+            number: FixedBytes(fixed.pins.get(tensor.name), fixed.places.get(tensor.name), fixed.limit(tensor.name))
             for number, tensor in tensors
-            if tensor.role == ARENA and tensor.name in fixed
+            if tensor.role == ARENA and tensor.name in names
         }
 
     def _require_countable(self) -> None:

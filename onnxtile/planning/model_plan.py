@@ -8,6 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FixedRules
 from onnxtile.declare.plan_document import Constant, Excluded
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.from_onnx import PlanScope, StateChoice, States, read_kernels, states_of
@@ -24,7 +25,7 @@ from onnxtile.kernels.kernel_graph import (
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
-from onnxtile.planning.layout import NO_PINS, Layout, Pins, smallest
+from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories, smallest
 from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
@@ -66,7 +67,7 @@ class PlanSettings:
     `effort` is the budget of `planner`. `order` names the order of nodes; up to `streams` independent nodes run in one step. `io`
     places graph inputs and outputs inside or outside the arena; `overwrite_inputs` allows inputs inside it to be overwritten. With
     `whole_buffers`, all bytes of a buffer are live in its whole live range. `workspaces` has the bytes that kernels need beside their
-    operands and results. `pins` has the addresses and memories that tensors must have, beside those in the metadata of the model.
+    operands and results. `fixed` has the rules for named tensors, beside those in the metadata of the model.
     `states` says which inputs and outputs are one state. `share` names the rules by which tensors of the main graph share bytes, beside
     views (None: all). `digest` and `name` (of the input file), `dims` (the bound dimensions), `ranges` and `bounds` (of the shapes) are
     copied into the result. `slow` has the tensors in the second of two memories, where a movement has chosen them.
@@ -83,7 +84,7 @@ class PlanSettings:
     overwrite_inputs: bool = False
     whole_buffers: bool = False
     workspaces: WorkspaceRules = NO_RULES
-    pins: Pins = NO_PINS
+    fixed: FixedRules = NO_FIXED
     states: StateChoice = NO_STATES
     digest: str | None = None
     name: str | None = None
@@ -121,10 +122,9 @@ def plan_model(
     model = opened.model
     bare, states = facts_of(opened, settings, facts)
     facts = with_states(bare, states.taken)
-    capacities = {memory.name: memory.capacity for memory in memories(settings.capacity)}
-    pins = replace(settings.pins.with_marks(model), capacities=capacities)
-    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, alone=pins.kept, states=states.taken)
-    graph = read_kernels(facts, scope).sharing_by(settings.share)
+    fixed = RulesInMemories.of(settings.fixed, model, memories(settings.capacity))
+    scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, states=states.taken)
+    graph = read_kernels(facts, scope).sharing_by(settings.share).under(fixed)
     chosen_order = find_order(settings.order)
     if chosen_order.every and facts.streams:
         raise UsageError(
@@ -135,14 +135,14 @@ def plan_model(
     settings.workspaces.require_known(model)
     setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
     search, inside, needs = setup.search, setup.inside, setup.needs
-    _require_possible(pins, model, graph, needs, settings)
+    _require_possible(fixed, model, graph, needs, settings)
     is_moved = settings.slow is not None
     has_bound = settings.bounds_orders and not is_moved
     bound = setup.bound if has_bound else 0
-    least = max(bound, _pinned_end(pins, graph, settings.alignment))
+    least = max(bound, _pinned_end(fixed, graph, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
     efforts = (settings.effort,) if search.is_wide else settings.effort.stages
-    if pins.offsets:
+    if fixed.pins:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
     allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
@@ -151,17 +151,19 @@ def plan_model(
     known = search.known_peak(needs) if is_searched else 0
     placings = [partial(allocator, memories=memories(settings.capacity), planner=chosen, effort=e) for e in efforts]
     layout, allocation = smallest(
-        setup.layouts(settings.streams, pins), placings, max(least, known, settings.effort.enough)
+        setup.layouts(settings.streams, fixed), placings, max(least, known, settings.effort.enough)
     )
-    if settings.ranges and is_searched and not states.taken and not pins.names:
+    if settings.ranges and is_searched and not states.taken and not fixed.fixed_names:
 
         def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
             given = replace(chosen_order, candidates=lambda _: schedules)
-            return setup.layouts(settings.streams, pins, given)
+            return setup.layouts(settings.streams, fixed, given)
 
         def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
             at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(read_kernels(at, scope).sharing_by(settings.share), settings.alignment, peak_first=False)
+            return OrderSearch(
+                read_kernels(at, scope).sharing_by(settings.share).under(fixed), settings.alignment, peak_first=False
+            )
 
         further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
         layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
@@ -215,9 +217,7 @@ def plan_model(
         streamed=planned_streams(facts.streams.values()),
         ranges=dict(settings.ranges),
         formulas=tuple(arena.formula for arena in scaled) or None,
-        pins=dict(pins.offsets),
-        places=dict(pins.places),
-        keeps=pins.keeps,
+        **fixed.fixed_fields,
         **described(layout),
     )
 
@@ -246,25 +246,27 @@ def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner
     )
 
 
-def _require_possible(pins: Pins, model: ir.Model, graph: KernelGraph, needs: Needs, settings: PlanSettings) -> None:
-    """Raise UsageError for pins of tensors or memories that the plan does not have, or that contradict each other."""
-    workspaces = needs.workspaces(graph, graph.own_order) if pins.names else ()
-    pins.require_known(model, graph, {workspace.buffer.name for workspace in workspaces})
-    pins.require_memories()
-    pins.require_agreement(graph)
-    pins.require_addresses(_pinned_sizes(pins, graph), settings.alignment)
+def _require_possible(
+    fixed: RulesInMemories, model: ir.Model, graph: KernelGraph, needs: Needs, settings: PlanSettings
+) -> None:
+    """Raise UsageError for rules of tensors or memories that the plan does not have, or that contradict each other."""
+    workspaces = needs.workspaces(graph, graph.own_order) if fixed.fixed_names else ()
+    fixed.require_known(model, graph, {workspace.buffer.name for workspace in workspaces})
+    fixed.require_memories()
+    fixed.require_agreement(graph)
+    fixed.require_addresses(_pinned_sizes(fixed, graph), settings.alignment)
 
 
-def _pinned_end(pins: Pins, graph: KernelGraph, alignment: int) -> int:
+def _pinned_end(fixed: FixedRules, graph: KernelGraph, alignment: int) -> int:
     """Return the end of the highest pinned tensor in bytes, which every arena of every order has; 0 without one."""
-    sizes = _pinned_sizes(pins, graph).items()
-    return max((align(pins.offsets[name] + size, alignment) for name, size in sizes if size), default=0)
+    sizes = _pinned_sizes(fixed, graph).items()
+    return max((align(fixed.pins[name] + size, alignment) for name, size in sizes if size), default=0)
 
 
-def _pinned_sizes(pins: Pins, graph: KernelGraph) -> dict[str, int]:
+def _pinned_sizes(fixed: FixedRules, graph: KernelGraph) -> dict[str, int]:
     """Return the bytes of each pinned tensor, by name."""
-    held = (tensor for tensor in (graph.tensors if pins.offsets else ()) if tensor.role == ARENA)
-    return {tensor.name: tensor.bytes or 0 for tensor in held if tensor.name in pins.offsets}
+    held = (tensor for tensor in (graph.tensors if fixed.pins else ()) if tensor.role == ARENA)
+    return {tensor.name: tensor.bytes or 0 for tensor in held if tensor.name in fixed.pins}
 
 
 def _unplanned(unknown: Sequence[GraphTensor], facts: LayoutFacts) -> Infeasible:

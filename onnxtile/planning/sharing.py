@@ -658,7 +658,7 @@ class _Chooser:
     def share_states(self) -> None:
         """Put the output of each state at the address of its input, where that is possible; their bytes are then held in all steps."""
         for state in self._states:
-            if self._graph.apart.isdisjoint(state):
+            if self._graph.is_free(state):
                 self._join([Share("state", state.output, state.input)])
             held = self.alias_sets.of[state.input]
             if held is self.alias_sets.of[state.output]:

@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.known import Dims
 from onnxtile.model.modules import dotted, module_path, shared_path
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import bodies_of
+from onnxtile.operators.node_view import Dims
 from onnxtile.query.graph import Beyond, Surroundings, Vertex, identify, is_constant
 from onnxtile.query.language import ANY_NODE, PRODUCER, Edge, Node, parse
 from onnxtile.query.names import OpType, in_any_domain, meanings, require_known

@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
-from onnxtile.model.known import Dims
 from onnxtile.model.opset import Opsets
+from onnxtile.operators.node_view import Dims
 from onnxtile.query.graph import Vertex, is_constant
 from onnxtile.query.language import (
     TRUTHS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxtile.declare.plan_document import FIXED
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.report.format import PlanJson
 from onnxtile.report.layout import step_names
 from onnxtile.report.table import Line, ResultJson, Shown, Table, counted, line, reasons, table, tables_of
@@ -94,9 +94,9 @@ def fixed_rules(plan: PlanJson) -> dict[str, str]:
     {'x': 'pinned, kept', 'y': 'kept'}
     """
     titles_of: dict[str, list[str]] = {}
-    for rule, title in FIXED.items():
-        for name in plan.get(rule) or ():
-            titles_of.setdefault(name, []).append(title)
+    for name_of_rule, rule in FIXED.items():
+        for name in plan.get(name_of_rule) or ():
+            titles_of.setdefault(name, []).append(rule.title)
     return {name: ", ".join(titles) for name, titles in titles_of.items()}
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.model.known import Dim, Dims, numeric
+from onnxtile.model.known import numeric
 from onnxtile.model.topology import bodies_of, nodes_inside, values_in
+from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.operators.table import operator_of
 from onnxtile.shapes.formulas import SizeFormulas
 from onnxtile.system.runtime import Array

@@ -17,9 +17,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from onnxtile.model.known import NOTHING, Dims, Known
+from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.opset import Opsets
 from onnxtile.model.topology import all_nodes, has_body, opset_in
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, contrib_schemas, inferred_results

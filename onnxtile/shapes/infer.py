@@ -12,15 +12,16 @@ import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
-from onnxtile.model.known import NOTHING, Dims, Known, types_kept
+from onnxtile.model.known import NOTHING, Known, types_kept
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
 from onnxtile.model.validity import skeleton
+from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import cycles_freed
+from onnxtile.system.interpreter import cycles_freed
 
 
 def values(model: ir.Model) -> list[ir.Value]:

@@ -22,15 +22,16 @@ from onnx_ir._cloner import Cloner  # no published name writes out a call of a f
 
 from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
-from onnxtile.model.known import NOTHING, Dim, Dims, Known
+from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes
+from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
 from onnxtile.shapes.formulas import MOST_LISTED, SizeFormulas, SizeOperands, is_whole, result_list, result_sizes
 from onnxtile.system.errors import ModelError
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.runtime import Array, Session
 from onnxtile.system.text import LARGEST_COUNT
 

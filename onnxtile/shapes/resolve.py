@@ -19,15 +19,16 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted, fed_sizes
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of, read_size, read_sizes
-from onnxtile.model.known import Dim, Dims, Known, declared, numeric
+from onnxtile.model.known import Known, declared, numeric
 from onnxtile.model.submodel import exposing
+from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.operators.takes import Sizes
 from onnxtile.shapes.bodies import data_dependent
 from onnxtile.shapes.infer import inferred_by_onnx, readable, values
 from onnxtile.shapes.propagation import Propagation, named_sizes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelWarning, NoKernel, UsageError, nearest
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 
 # Shapes measured in runs on sample inputs: the last resort, for shapes that no inference finds and no data decide.
 

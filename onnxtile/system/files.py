@@ -17,7 +17,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 from onnxtile.system.errors import OnnxtileError, UsageError
-from onnxtile.system.process import cloned, copy_with_holes, hold, locked, open_entry, take
+from onnxtile.system.posix import cloned, copy_with_holes, hold, locked, open_entry, take
 from onnxtile.system.protobuf_wire import Unusual, varint
 
 if TYPE_CHECKING:

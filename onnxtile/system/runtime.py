@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ import numpy as np
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel, OnnxtileError
-from onnxtile.system.limits import Watch, seconds_of_a_run, too_much_memory
-from onnxtile.system.process import is_silenced
+from onnxtile.system.interpreter import is_silenced
+from onnxtile.system.long_work import Watch, seconds_of_a_run, too_much_memory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -89,11 +89,18 @@ class Session:
 
     `model` is a path, or the bytes of a model; `external` is the folder in which the bytes' external data lies. Raises
     ModelError with onnxruntime's reason where it refuses the model. Without `pooled`, each result has memory of its own: a pool of at least
-    a megabyte is held by any value in it.
+    a megabyte is held by any value in it. `weights` are constants with their names, which are read where they are, or in copies where that
+    is not at an element: the model refers to a file in `external` for them.
     """
 
     def __init__(
-        self, model: bytes | Path, *, external: Path | None = None, threads: int = 1, pooled: bool = True
+        self,
+        model: bytes | Path,
+        *,
+        external: Path | None = None,
+        threads: int = 1,
+        pooled: bool = True,
+        weights: Iterable[tuple[str, Array]] = (),
     ) -> None:
         onnxruntime = _library()
         options = onnxruntime.SessionOptions()
@@ -107,6 +114,9 @@ class Session:
         options.enable_cpu_mem_arena = pooled
         if external is not None and isinstance(model, bytes):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(external))
+        self._weights = dict(map(_boxed_weight, weights))  # a loop would hold each array until the next is read
+        for name, box in self._weights.items():
+            options.add_initializer(name, box)
         source = model if isinstance(model, bytes) else str(model)
         self._iterates = _iterates(model)
         with _refusals("load"):
@@ -130,7 +140,7 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """Run once; return the values of `outputs` (all of them by default) by name, each in its own element type.
 
-        Raises ModelError with onnxruntime's reason, OverLimit where the run takes more than it may (`onnxtile.system.limits`).
+        Raises ModelError with onnxruntime's reason, OverLimit where the run takes more than it may (`onnxtile.system.long_work`).
         """
         names = list(outputs) if outputs is not None else self.outputs
         types = {o.name: o.type for o in self._session.get_outputs()}
@@ -350,6 +360,11 @@ def boxed(value: Any, type_name: str = "") -> Any:
     if isinstance(fed, list) or fed.dtype.kind == "O":
         return _boxed_constant(fed, type_name)
     return held.ortvalue_from_numpy(np.asarray(fed, order="C"))
+
+
+def _boxed_weight(weight: tuple[str, Array]) -> tuple[str, Any]:
+    name, array = weight
+    return name, boxed(array if array.flags.aligned else aligned(array))
 
 
 def _boxed_constant(value: Any, type_name: str) -> Any:

@@ -18,8 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
-from onnxtile.operators.node_view import KnownConstants, NotApplicable, ReasonCode
-from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
+from onnxtile.operators.node_view import Dim, Dims, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import HALVES
@@ -61,23 +61,23 @@ class ShapeTable(Protocol):
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type, None where it is unknown."""
 
-    def dims(self, value: ir.Value) -> TensorDims | None:
+    def dims(self, value: ir.Value) -> Dims | None:
         """Return the dimensions: a number, a symbol's name, or None; None as a whole where the rank is unknown."""
 
 
-def broadcast(first: TensorDims, second: TensorDims) -> TensorDims:
+def broadcast(first: Dims, second: Dims) -> Dims:
     """Return the dimensions that two batches broadcast to, as in numpy. Raises NotApplicable where they do not."""
     rank = max(len(first), len(second))
     pairs = zip(*((1,) * (rank - len(dims)) + dims for dims in (first, second)), strict=True)
     return tuple(_broadcast(a, b, first, second) for a, b in pairs)
 
 
-def times_sign(dims: TensorDims) -> str:
+def times_sign(dims: Dims) -> str:
     """Return dimensions as a reader sees them: 3×seq×8."""
     return "×".join("?" if dim is None else str(dim) for dim in dims)
 
 
-def _broadcast(a: AxisSize, b: AxisSize, first: TensorDims, second: TensorDims) -> AxisSize:
+def _broadcast(a: Dim, b: Dim, first: Dims, second: Dims) -> Dim:
     if b in {a, 1}:
         return a
     if a == 1:
@@ -100,12 +100,12 @@ class ReadTensor:
     """
 
     value: ir.Value
-    dims: TensorDims
+    dims: Dims
     dtype: ir.DataType
     constant: bool
 
     @property
-    def held(self) -> tuple[ir.DataType, TensorDims]:
+    def held(self) -> tuple[ir.DataType, Dims]:
         """The element type and the dimensions of the value itself."""
         return self.dtype, self.dims
 
@@ -189,12 +189,12 @@ class TensorOperand(ReadTensor):
         return self.dtype.itemsize if self.packed is None else self.packed.element_bytes
 
     @property
-    def held(self) -> tuple[ir.DataType, TensorDims]:
+    def held(self) -> tuple[ir.DataType, Dims]:
         """The element type and the dimensions of the value itself."""
         return (self.dtype, self.stored) if self.packed is None else (ir.DataType.UINT8, self.packed.dims)
 
     @property
-    def stored(self) -> TensorDims:
+    def stored(self) -> Dims:
         """The dimensions of the value itself, of elements that are not packed."""
         return self.dims[::-1] if self.transposed else self.dims
 
@@ -205,11 +205,11 @@ class TensorOperand(ReadTensor):
         return len(self.dims) - 1 - axis if self.transposed else axis
 
     @property
-    def batch(self) -> TensorDims:
+    def batch(self) -> Dims:
         """The dimensions before the matrix or vector."""
         return self.dims[: -sum(axis is not None for axis in self.axes)]
 
-    def size(self, side: int) -> AxisSize:
+    def size(self, side: int) -> Dim:
         """Return the number of rows (side 0) or columns (side 1); 1 where the operand is a vector that lacks them."""
         axis = self.axes[side]
         return 1 if axis is None else self.dims[axis]
@@ -262,14 +262,14 @@ class Contraction:
 
     left: TensorOperand
     right: TensorOperand
-    dims: TensorDims
+    dims: Dims
     row_axes: tuple[int | None, ...]
     column_axis: int | None
     dtype: ir.DataType
     sliding: tuple[SlidingAxis, ...]
-    channels: AxisSize
-    filters: AxisSize
-    batches: tuple[TensorDims, TensorDims, TensorDims]
+    channels: Dim
+    filters: Dim
+    batches: tuple[Dims, Dims, Dims]
     groups: int = 1
     windows: bool = False
     groups_in_k: bool = False
@@ -335,7 +335,7 @@ class Contraction:
         return prod(axis.kernel for axis in self.sliding)
 
     @property
-    def m(self) -> AxisSize:
+    def m(self) -> Dim:
         """The rows of a product, the pixels of a convolution's output; None unless all its sizes are known."""
         if len(self.sliding) == 1:
             return self.sliding[0].out
@@ -343,12 +343,12 @@ class Contraction:
         return prod(sizes) if len(sizes) == len(self.sliding) else None
 
     @property
-    def k(self) -> AxisSize:
+    def k(self) -> Dim:
         """The products that are added up to one element of the result."""
         return self.channels * self.kernel if isinstance(self.channels, int) else self.channels
 
     @property
-    def n(self) -> AxisSize:
+    def n(self) -> Dim:
         """The columns of a product, the output channels of a group of a convolution."""
         return self.filters
 
@@ -356,7 +356,7 @@ class Contraction:
 def matrix_product(
     a: TensorOperand,
     b: TensorOperand,
-    dims: TensorDims,
+    dims: Dims,
     axes: Axes,
     dtype: ir.DataType,
     *,
@@ -393,7 +393,7 @@ def matrix_product(
     )
 
 
-def _with_size(operand: TensorOperand, side: int, size: AxisSize) -> TensorOperand:
+def _with_size(operand: TensorOperand, side: int, size: Dim) -> TensorOperand:
     axis = operand.axes[side]
     if axis is None or operand.dims[axis] == size:
         return operand
@@ -423,7 +423,7 @@ class TilingFacts:
     free: FreeAt = none_known
     """The bytes of the arena that are free while a node runs."""
 
-    def dims(self, value: ir.Value) -> TensorDims:
+    def dims(self, value: ir.Value) -> Dims:
         """Return the dimensions of `value`; a symbol only where all its words can be bound. Raises NotApplicable for an unknown rank."""
         dims = self.shapes.dims(value)
         if dims is None:
@@ -455,7 +455,7 @@ class TilingFacts:
         """Return whether symbols of the model's inputs decide `axis` of `value`."""
         return bool(self.unbound.bindable((self.shapes.dims(value) or ())[axis]))
 
-    def _dim(self, dim: AxisSize) -> AxisSize:
+    def _dim(self, dim: Dim) -> Dim:
         if not isinstance(dim, str):
             return dim
         if dim.isdecimal():

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
 from onnxtile.model.topology import all_nodes, called_functions, nodes_in
-from onnxtile.operators.node_view import KnownConstants, NotApplicable, ReasonCode
-from onnxtile.operators.reads import TensorDims
+from onnxtile.operators.node_view import Dims, KnownConstants, NotApplicable, ReasonCode
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -27,7 +26,7 @@ from onnxtile.tiling.contraction import ShapeTable
 _IR_VERSION = 10
 _MOST = 64
 """Most elements of a constant that may decide shapes: the inputs of Reshape, Slice, Split or Expand have about one an axis."""
-Signature = tuple[tuple[ir.DataType | None, TensorDims | None] | None, ...]
+Signature = tuple[tuple[ir.DataType | None, Dims | None] | None, ...]
 """Element type and dimensions of each input of a call; None for one that is left out."""
 
 
@@ -110,7 +109,7 @@ class FunctionTable:
         inputs = [*call.inputs, *[None] * (count - len(call.inputs))]
         return tuple(None if value is None else self._fact(value) for value in inputs)
 
-    def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, TensorDims | None]:
+    def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, Dims | None]:
         caller = self._callers.get(value)
         table: ShapeTable = self._shapes if caller is None else self.shapes_of(self._model.functions[caller])
         return table.dtype(value), table.dims(value)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxtile.operators.reads import AxisSize, SlidingAxis, TensorDims
+from onnxtile.operators.node_view import Dim, Dims
+from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction, TensorOperand
@@ -38,7 +39,7 @@ class Axis:
     outer: int | None = None
 
     @classmethod
-    def of(cls, size: AxisSize, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
+    def of(cls, size: Dim, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
         """Return an axis of `size` (at least 1) in the longest stretches up to `bound`, which an unknown size must not have.
 
         Stretches are multiples of `multiple` where there is more than one. Raises Infeasible where none fits.
@@ -546,7 +547,7 @@ def _size(axis: SlidingAxis) -> int:
     return axis.size if isinstance(axis.size, int) else 0
 
 
-def _count(dims: TensorDims) -> int:
+def _count(dims: Dims) -> int:
     return prod(dim for dim in dims if isinstance(dim, int))
 
 
@@ -560,7 +561,7 @@ BlockPosition = Sequence[int | None]
 class TensorCuts:
     """The cuts of a tensor of `dims` along some of its `axes`; None stands for an axis that it lacks."""
 
-    dims: TensorDims
+    dims: Dims
     axes: tuple[int | None, ...]
     cuts: tuple[Axis, ...]
 
@@ -570,7 +571,7 @@ class TensorCuts:
         pairs = enumerate(zip(self.axes, self.cuts, strict=True))
         return [side for side, (axis, cuts) in pairs if axis is not None and cuts.is_cut]
 
-    def block(self, position: BlockPosition, *, filled: bool = True) -> TensorDims:
+    def block(self, position: BlockPosition, *, filled: bool = True) -> Dims:
         """Return the dimensions of a block, with or without the zeros that fill it up."""
         dims = list(self.dims)
         for axis, cuts, index in zip(self.axes, self.cuts, position, strict=True):
@@ -636,6 +637,6 @@ class Cutting:
         return 0 if first is None else row, 0 if second is None else column
 
 
-def is_contiguous(dims: TensorDims, axis: int) -> bool:
+def is_contiguous(dims: Dims, axis: int) -> bool:
     """Return whether the parts of a tensor of `dims` along `axis` lie one after another in memory."""
     return all(size == 1 for size in dims[:axis])

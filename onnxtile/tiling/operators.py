@@ -16,8 +16,8 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import MICROSOFT, NotApplicable, ReasonCode
-from onnxtile.operators.reads import SlidingAxis, TensorDims, kernel_axes
+from onnxtile.operators.node_view import MICROSOFT, Dims, NotApplicable, ReasonCode
+from onnxtile.operators.reads import SlidingAxis, kernel_axes
 from onnxtile.operators.table import FloatMeaning, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import (
@@ -75,9 +75,7 @@ def gemm_factor(
     return facts.operand(value, facts.dtype(value, node.op_type, taken), (0, 1), transposed=transposed)
 
 
-def gemm_bias(
-    node: ir.Node, value: ir.Value | None, dims: TensorDims, dtype: ir.DataType, facts: TilingFacts
-) -> Bias | None:
+def gemm_bias(node: ir.Node, value: ir.Value | None, dims: Dims, dtype: ir.DataType, facts: TilingFacts) -> Bias | None:
     """Return `value` as the bias, None where it is missing. Raises NotApplicable where it does not broadcast to `dims`."""
     beta = node.attributes.get_float("beta", 1.0)
     if value is None:
@@ -117,7 +115,7 @@ class MatMul(Tileable):
 MATMUL = MatMul()
 
 
-def product_axes(a: TensorOperand, b: TensorOperand) -> tuple[TensorDims, Axes]:
+def product_axes(a: TensorOperand, b: TensorOperand) -> tuple[Dims, Axes]:
     """Return the dimensions of the product of `a` and `b`, and where its rows and columns lie.
 
     Raises NotApplicable where batches differ.
@@ -231,7 +229,7 @@ def _channels(kernel: tuple[int, ...], groups: int, channels: int, *, transposed
     return (first // groups, second) if transposed else (second, first // groups)
 
 
-def _outputs(node: ir.Node, facts: TilingFacts, sliding: tuple[SlidingAxis, ...]) -> TensorDims:
+def _outputs(node: ir.Node, facts: TilingFacts, sliding: tuple[SlidingAxis, ...]) -> Dims:
     """Return the sizes of the result along the sliding axes, symbols where the table of shapes has them."""
     table = facts.shapes.dims(node.outputs[0]) or ()
     known = table[2:] if len(table) == 2 + len(sliding) else (None,) * len(sliding)
@@ -251,7 +249,7 @@ def channel_bias(value: ir.Value | None, product: Contraction, dtype: ir.DataTyp
     return Bias(value, dims, dtype, value in facts.constants)
 
 
-_SINGLE: tuple[TensorDims, ...] = ((), (1,))
+_SINGLE: tuple[Dims, ...] = ((), (1,))
 """The dimensions of a single number."""
 
 

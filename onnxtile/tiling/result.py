@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
 from onnxtile.model.save import Written
-from onnxtile.operators.node_view import NotApplicable, ReasonCode
-from onnxtile.operators.reads import AxisSize
+from onnxtile.operators.node_view import Dim, NotApplicable, ReasonCode
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction
@@ -271,13 +270,11 @@ class SkippedNode:
     node: str
     reason: str
     code: ReasonCode
-    sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
+    sizes: tuple[Dim, Dim, Dim] | None = None
     bind: str = ""
 
     @classmethod
-    def because(
-        cls, node: str, reason: NotApplicable, sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
-    ) -> SkippedNode:
+    def because(cls, node: str, reason: NotApplicable, sizes: tuple[Dim, Dim, Dim] | None = None) -> SkippedNode:
         """Return the node that is left because no rule applies to it."""
         return cls(node, str(reason), reason.code, sizes, reason.bind)
 

@@ -26,7 +26,7 @@ from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
-from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.contraction import (
     BYTES,
@@ -515,11 +515,11 @@ def _slack(site: TiledNode) -> float:
         return _SLACK * precision_of(np.dtype(np.float32))
     if contraction.dtype not in FLOATS:
         return 0.0
-    sums = (
-        roundings(site.accumulate, site.grid.shape[1], site.grid.k.outer_count)
-        if contraction.dtype in HALVES and contraction.sums is None
-        else 1
-    )
+    sums = 1
+    if contraction.dtype in HALVES and contraction.sums is None:
+        sums = roundings(site.accumulate, site.grid.shape[1], site.grid.k.outer_count)
+    elif contraction.dtype == ir.DataType.DOUBLE and isinstance(contraction.k, int):
+        sums = contraction.k  # the contraction that both are compared with is rounded as often as they are
     return (_SLACK + sqrt(sums - 1)) * precision_of(contraction.dtype.numpy())
 
 

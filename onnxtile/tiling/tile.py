@@ -22,13 +22,12 @@ from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
 from onnxtile.model.save import Written, raise_ir_version
-from onnxtile.operators.node_view import KnownConstants, NoConstants, NotApplicable, ReasonCode
-from onnxtile.operators.reads import AxisSize
+from onnxtile.operators.node_view import Dim, KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.table import Left, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
-from onnxtile.system.limits import Progress, counted, silent
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.tiling.blocks import BlockCache
 from onnxtile.tiling.choose import MOST_NODES, Candidate, TileSite, choose, examine, with_quantized
@@ -204,7 +203,7 @@ class _Search:
         if name in self.options.skip:
             return SkippedNode(name, "left out on request", ReasonCode.NOT_REQUESTED)
         limits = self.limits.of_operator(node.op_type)
-        sizes: tuple[AxisSize, AxisSize, AxisSize] | None = None
+        sizes: tuple[Dim, Dim, Dim] | None = None
         try:
             stated = island_of(node, facts) or self.operators[node.op_type].restate(node, facts)
             contraction: Contraction = replace(with_quantized(stated, limits), free=partial(facts.free, node))

@@ -18,8 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.graph_writer import GridPlace, label
-from onnxtile.operators.node_view import KnownConstants
-from onnxtile.operators.reads import TensorDims
+from onnxtile.operators.node_view import Dims, KnownConstants
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.blocks import (
@@ -67,7 +66,7 @@ class TiledResult(ABC):
     def put(self, m: int, at: tuple[int, int], value: ir.Value) -> None:
         """Put in a block: its stretch of M, and its set of groups and stretch of N. After the last one, `value` is the result."""
 
-    def dims(self, m: int, at: tuple[int, int]) -> TensorDims:
+    def dims(self, m: int, at: tuple[int, int]) -> Dims:
         """Return the dimensions of a block, without the zeros that fill it up: its stretch of M, its groups and stretch of N."""
         grid = self.writer.grid
         return self.writer.result.block((*grid.along(m), at[0] * grid.n.count + at[1]), filled=False)
@@ -253,7 +252,7 @@ class _ScatterResult(TiledResult):
             )
         return numbers.squeeze(last) if dims[-1] == row else numbers
 
-    def _reshaped(self, value: ir.Value, stem: str, position: GridPlace, dims: TensorDims) -> ir.Value:
+    def _reshaped(self, value: ir.Value, stem: str, position: GridPlace, dims: Dims) -> ir.Value:
         sizes = self.writer.int64s([size for size in dims if isinstance(size, int)], label(f"{stem}_sizes", position))
         return self.writer.node(
             "Reshape", [value, sizes], stem, position, dims, (), self.writer.contraction.result_dtype
@@ -286,7 +285,7 @@ ONCE = 7
 EACH = 4
 """The most nodes that one block takes."""
 _ONE = Axis(1, 1)
-_Addend: TypeAlias = tuple[ir.Value, TensorDims, Array | None]
+_Addend: TypeAlias = tuple[ir.Value, Dims, Array | None]
 """A value that broadcasts to the result, its dimensions, and its elements where they are constant."""
 
 
@@ -320,7 +319,7 @@ class BlockRequantizer:
             addend = _blocks(writer, (bias.value, bias.dims, elements), "bias")
         return cls(writer, how, addend, _blocks(writer, _factor(writer, how, constants), "factor"), one, zero)
 
-    def finish(self, total: ir.Value, at: tuple[int, int], position: GridPlace, dims: TensorDims) -> ir.Value:
+    def finish(self, total: ir.Value, at: tuple[int, int], position: GridPlace, dims: Dims) -> ir.Value:
         """Write the steps on the block of `dims` at stretches `at` of rows and columns; return its result."""
         if self.bias is not None:
             total = self.writer.node("Add", [total, self.bias.block(*at)], "bias", position, dims)

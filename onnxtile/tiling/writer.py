@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.graph_writer import GraphWriter, GridPlace
-from onnxtile.operators.reads import TensorDims
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.tiling.contraction import FLOATS, Contraction, TensorOperand
 from onnxtile.tiling.grid import TensorCuts, TileGrid, Workload, is_contiguous
@@ -137,14 +137,14 @@ class Writer(GraphWriter):
         outer = {} if self.grid.outer_order is None else {"outer_grid": list(self.grid.outer_shape)}
         return json.dumps({"node": self.site, "op": self.op, **sizes, "grid": list(self.grid.shape), **outer})
 
-    def concat(self, blocks: Sequence[ir.Value], axis: int | None, position: GridPlace, dims: TensorDims) -> ir.Value:
+    def concat(self, blocks: Sequence[ir.Value], axis: int | None, position: GridPlace, dims: Dims) -> ir.Value:
         """Write a Concat of `blocks`; a single block is returned as it is."""
         if axis is None or len(blocks) == 1:
             return blocks[0]
         axis_of = [ir.AttrInt64("axis", axis)]
         return self.node("Concat", blocks, "concat", position, dims, axis_of, self.contraction.result_dtype)
 
-    def cut_off(self, value: ir.Value, position: GridPlace, dims: TensorDims, wanted: TensorDims) -> ir.Value:
+    def cut_off(self, value: ir.Value, position: GridPlace, dims: Dims, wanted: Dims) -> ir.Value:
         """Write a Slice that leaves the first elements along each axis of a block of `dims`, as many as `wanted` has there."""
         axes = [axis for axis, (have, want) in enumerate(zip(dims, wanted, strict=True)) if have != want]
         ends = [size for size in (wanted[axis] for axis in axes) if isinstance(size, int)]
@@ -223,7 +223,7 @@ class PartialSums:
     how: Accumulation
     writer: Writer
     position: GridPlace
-    dims: TensorDims
+    dims: Dims
     _terms: list[ir.Value] = field(default_factory=list)
     """The products and sums that are still to be added; of a chain one."""
     _sizes: list[int] = field(default_factory=list)

@@ -21,7 +21,8 @@ from onnxtile.common_options import (
     counted_runs,
 )
 from onnxtile.declare import values
-from onnxtile.declare.values import LAYOUT, LayoutRules, LayoutTable, TargetFigures, rules_in
+from onnxtile.declare.layout_rules import LAYOUT, LAYOUT_REPLACES, LayoutRules, LayoutTable, rules_in
+from onnxtile.declare.values import TargetFigures
 from onnxtile.declare.verb import (
     SIZES,
     WRITING,
@@ -212,16 +213,7 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "file of pins, places, kept tensors and workspaces",
             "layout.toml",
             kind=LAYOUT,
-            replaces={
-                **dict.fromkeys(("pin", "pins"), "--layout layout.toml, and in it [pins] with NAME = 4096"),
-                **dict.fromkeys(("place", "places"), '--layout layout.toml, and in it [places] with NAME = "sram"'),
-                "keep": '--layout layout.toml, and in it keep = ["NAME"]',
-                **dict.fromkeys(
-                    ("workspace", "workspaces"), '--layout layout.toml, and in it [workspaces] with OPERATOR = "4096"'
-                ),
-                "share_workspaces": '--layout layout.toml, and in it [workspaces] with "*" = "shared"',
-                "whole_buffers": "--layout layout.toml, and in it whole_buffers = true",
-            },
+            replaces=LAYOUT_REPLACES,
         ),
     ] = None
     movement: Annotated[

@@ -31,7 +31,7 @@ from onnxtile.model.topology import all_graphs, all_nodes, all_values
 from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.draws import drawn_outputs, same_draws, unsteady_outputs
 from onnxtile.verification.trials import OutputComparison, Trial, Verdict, compare_with, run_original
@@ -464,6 +464,7 @@ def compare(
     models = same_draws(original, other)
     runner = repeatable_session(original, file) if models.first is original else None
     trials, dims = run_original(models.first, runner=runner, progress=progress)
+    del runner  # two sessions would double the memory
     content = content if models.second is other else None
     return models.judged(compare_with(trials, models.second, dims, progress, content=content))
 

@@ -23,7 +23,7 @@ from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.operators.takes import Domain
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, OnnxtileError
-from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.open_sizes import Assignment, assignments, open_inputs, sizes_given
 from onnxtile.verification.values import OutputError, badness, compare_values, missing

@@ -51,7 +51,7 @@ def test_a_signal_in_a_finaliser_is_not_lost() -> None:
 def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
     """The next piece of memory that is asked for is refused, too, and that ends the command in one line."""
     done = python(
-        "from onnxtile.system.process import silence_finalisers\nsilence_finalisers()\n"
+        "from onnxtile.system.interpreter import silence_finalisers\nsilence_finalisers()\n"
         "class Last:\n    def __del__(self):\n        raise MemoryError\n"
         "Last()\n"
     )
@@ -283,7 +283,7 @@ def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, wo
     """Python alone would call the handler after the call; nor does it end while another thread works."""
     script = (
         "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli import streams\n"
-        "from onnxtile.system.limits import RunLimits\nstreams._GRACE = 0.5\nsignals = streams.Signals()\nsignals.heed()\n"
+        "from onnxtile.system.long_work import RunLimits\nstreams._GRACE = 0.5\nsignals = streams.Signals()\nsignals.heed()\n"
         f"try:\n    exec({work!r}, globals())\nexcept BaseException as error:\n"
         "    if not signals.code: raise\nsys.exit(signals.code)\n"
     )

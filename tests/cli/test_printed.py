@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.cli.command import Job, bar
 from onnxtile.report.format import Format
-from onnxtile.system.limits import counted, silent
+from onnxtile.system.long_work import counted, silent
 from onnxtile.system.registry import discover
 from tests import build
 from tests.cli.conftest import Run
@@ -190,7 +190,7 @@ def test_what_a_library_logs_or_warns_is_for_programmers(silent: bool) -> None:
     """In a process of its own: here, pytest listens. What is asked for by -W still comes."""
     script = (
         "import logging, warnings\n"
-        "from onnxtile.system.process import silence_libraries\n"
+        "from onnxtile.system.interpreter import silence_libraries\n"
         "silence_libraries()\n"
         "logging.getLogger('onnx_ir.serde').warning('logged')\n"
         "warnings.warn('warned')\n"

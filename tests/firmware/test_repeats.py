@@ -7,7 +7,8 @@ import onnx.parser
 import pytest
 
 import onnxtile
-from onnxtile.firmware.calls import SpaceOffset, TableCall, TableRepeat, depth, stream_of, units_of
+from onnxtile.firmware.calls import SpaceOffset, TableCall, TableEntry, depth, stream_of, units_of
+from onnxtile.firmware.program import RepeatedCalls
 from onnxtile.model.feeds import Wanted
 from onnxtile.system.runtime import Array
 
@@ -121,8 +122,8 @@ def test_a_program_without_turns_has_no_code_for_them() -> None:
 
 def test_bytes_of_turns_and_their_depth() -> None:
     row = TableCall(0, (SpaceOffset(0, 0), SpaceOffset(1, 64)))
-    inner = TableRepeat(None, SpaceOffset(0, 32), None, (row,))
-    outer = TableRepeat(SpaceOffset(0, 48), SpaceOffset(0, 32), SpaceOffset(1, 0), (inner,))
+    inner: TableEntry = RepeatedCalls(None, SpaceOffset(0, 32), None, (row,))
+    outer: TableEntry = RepeatedCalls(SpaceOffset(0, 48), SpaceOffset(0, 32), SpaceOffset(1, 0), (inner,))
     assert depth([row]) == 0 and depth([outer]) == 2
     assert units_of([outer], 2) == [16, 64]
     # 5, three places (an operand plus 1, or 0), the bytes that follow, the calls and 0. The calls: twice the turns, how many, and each.

@@ -31,7 +31,7 @@ from onnxtile.model.load import load
 from onnxtile.planning.model_plan import PlanSettings
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fit_attempts
 from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_subject, unblocked_subject

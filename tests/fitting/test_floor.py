@@ -52,6 +52,14 @@ def test_where_results_are_written_over_operands_the_outputs_are_left() -> None:
     assert [piece.tensor for piece in floor.pieces] == [3]
 
 
+def test_kernels_without_rows_are_left_out() -> None:
+    made = model(
+        "g (float[4,8] x, float[0,8] n) => (float[4,8] y, float[0,8] z) { y = Relu(x) m = Neg(n) z = Relu(m) }"
+    )
+    with pytest.raises(Infeasible, match="takes less than 128 bytes"):
+        onnxtile.fit(made, capacity=64)
+
+
 def test_rows_that_windows_read_again_are_kept_unless_the_budget_lets_them_be_computed_again() -> None:
     """Each of two convolutions of three rows keeps two of 1,024 bytes, of products of 100 for each row."""
     tensors = [FitTensor(name, (16, 1024), 1, 0, is_outside=name in "xd") for name in "xabcd"]

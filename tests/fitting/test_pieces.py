@@ -22,7 +22,7 @@ from onnxtile.kernels import aliases
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.limits import silent
+from onnxtile.system.long_work import silent
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule

@@ -33,7 +33,7 @@ from onnxtile.model.load import load
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.verbs.flows.fit import fit
 from onnxtile.verbs.flows.fit_drafts import is_in_proportion, regions_of
 from onnxtile.verbs.flows.plan import plan

@@ -27,7 +27,7 @@ import onnx
 import onnx.parser
 
 import onnxtile
-from onnxtile.declare.plan_document import FIXED
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.model import keys
 from onnxtile.system.errors import OnnxtileError
 from tests.planning.test_bodies import IN_A_LOOP

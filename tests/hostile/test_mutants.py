@@ -13,13 +13,13 @@ import onnx
 import pytest
 
 from onnxtile import api
-from onnxtile.declare.values import rules_in
+from onnxtile.declare.layout_rules import rules_in
 from onnxtile.fusion.pattern import from_file as pattern_file
 from onnxtile.model.feeds import read_inputs
 from onnxtile.model.load import load
 from onnxtile.pipeline.file import from_file as pipeline_file
 from onnxtile.system.errors import OnnxtileError
-from onnxtile.system.limits import RunLimits
+from onnxtile.system.long_work import RunLimits
 from onnxtile.system.registry import data_folder
 from onnxtile.tiling.limits import find as limits_file
 from tests.hostile import forked

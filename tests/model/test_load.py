@@ -370,6 +370,21 @@ def test_a_dimension_of_minus_one_is_free(text: Text) -> None:
         assert [isinstance(dim, int) for dim in value.shape] == [False, True]
 
 
+@pytest.mark.parametrize("place", ["input", "output", "value_info"])
+def test_maps_of_zip_maps_are_refused_with_the_way_to_leave_them_out(place: str) -> None:
+    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 2])
+    kind = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    maps = helper.make_value_info("maps", helper.make_sequence_type_proto(kind))
+    node = helper.make_node("ZipMap", ["scores"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    graph = helper.make_graph([node], "g", [scores], [scores])
+    getattr(graph, place).append(maps)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)])
+    with pytest.raises(ModelError, match=r"the value 'maps' holds maps") as error:
+        load(model)
+    assert error.value.hint is not None
+    assert "zipmap" in error.value.hint
+
+
 @pytest.mark.parametrize("field", ["producer", "doc", "node doc", "value doc", "key", "value", "denotation", "name"])
 def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path, field: str) -> None:
     model = onnx.ModelProto.FromString(SEED)

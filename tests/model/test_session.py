@@ -39,12 +39,76 @@ def product(size: int, op: str = "MatMul", layers: int = 1) -> ir.Model:
 
 
 def test_a_large_model_gives_what_a_small_one_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    feeds = {"x": np.ones((1, 4), np.float32)}
-    small = session_of(product(4)).run(feeds)["y0"]
+    feeds = {"x": np.ones((1, 32), np.float32)}
+    small = session_of(product(32)).run(feeds)["y0"]
     monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert session_of(product(4)).run(feeds)["y0"].tolist() == small.tolist()
+    assert session_of(product(32)).run(feeds)["y0"].tolist() == small.tolist()
     assert list(tmp_path.iterdir()) == []
+
+
+TYPES = [
+    "FLOAT",
+    "DOUBLE",
+    "FLOAT16",
+    "BFLOAT16",
+    "FLOAT8E4M3FN",
+    "FLOAT8E5M2",
+    "INT8",
+    "UINT8",
+    "INT16",
+    "UINT16",
+    "INT32",
+    "UINT32",
+    "INT64",
+    "UINT64",
+    "BOOL",
+    "INT4",
+    "UINT4",
+]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_weights_of_each_type_are_read_where_they_are(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    dtype = ir.DataType[name]
+    held = ir.Tensor((np.arange(23 * 89) % 7).reshape(23, 89).astype(dtype.numpy()), dtype)
+    weight = ir.Value(name="w", const_value=held, shape=ir.Shape([23, 89]), type=ir.TensorType(dtype))
+    node = ir.Node("", "Cast", [weight], [ir.AttrInt64("to", ir.DataType.FLOAT)])
+    node.outputs[0].name, node.outputs[0].type = "y", ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 23}, name="g")
+    model = ir.Model(graph, ir_version=11)
+    expected = session_of(model).run({})["y"]
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
+    assert session_of(model).run({})["y"].tobytes() == expected.tobytes()
+    assert expected.std() > 0
+
+
+def test_large_weights_beside_external_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ir.save(product(32, layers=2), tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
+    model = load(tmp_path / "m.onnx")
+    feeds = {"x": np.ones((1, 32), np.float32)}
+    expected = session_of(model).run(feeds)["y1"]
+    value = model.graph.initializers["w1"]
+    assert value.const_value is not None
+    value.const_value = ir.tensor(value.const_value.numpy().copy(), name="w1")
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
+    assert session_of(model).run(feeds)["y1"].tobytes() == expected.tobytes()
+
+
+def test_weights_of_a_file_that_lie_at_no_element(tmp_path: Path) -> None:
+    places = set()
+    for shift in range(4):
+        model = product(3_000)
+        model.graph.doc_string = "-" * shift
+        save(model, tmp_path / "m.onnx")
+        loaded = load(tmp_path / "m.onnx")
+        tensor = loaded.graph.initializers["w0"].const_value
+        assert tensor is not None
+        places.add(tensor.numpy().flags.aligned)
+        feeds = {"x": np.ones((1, 3_000), np.float32)}
+        expected = Session(tmp_path / "m.onnx").run(feeds)["y0"]
+        assert session_of(loaded).run(feeds)["y0"].tobytes() == expected.tobytes()
+    assert places == {False, True}
 
 
 def test_a_refusal_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,7 +141,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 def test_the_model_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
-    model = product(4)
+    model = product(32)
     tensor = model.graph.initializers["w0"].const_value
     session_of(model)
     assert model.graph.initializers["w0"].const_value is tensor

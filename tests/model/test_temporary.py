@@ -14,13 +14,13 @@ import pytest
 
 from onnxtile.system import files as temporary
 from onnxtile.system.files import temporary_file, temporary_folder
-from onnxtile.system.process import hold
+from onnxtile.system.posix import hold
 
 WRITER = """
 import os, sys, time
 from pathlib import Path
 from onnxtile.system.files import temporary_file, temporary_folder
-from onnxtile.system.process import hold
+from onnxtile.system.posix import hold
 with temporary_file(Path(".")) as path:
     path.write_bytes(b"half")
     print(path.name, flush=True)

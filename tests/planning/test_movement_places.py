@@ -15,8 +15,8 @@ import pytest
 
 import onnxtile
 from onnxtile.arena.run import ArenaVerdict, StateVerdict, arena_run
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.declare.plan_document import document_of
-from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
@@ -119,7 +119,7 @@ def test_the_metadata_say_the_same_and_are_checked(tmp_path: Path) -> None:
     model = graph(SKIP)
     model.graph.value_info.add(name="a").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     onnx.helper.set_model_props(model, {})
-    for key, text in ((keys.PLACE_IN, "dram"), (keys.PIN, "4096")):
+    for key, text in ((FIXED["places"].mark, "dram"), (FIXED["pins"].mark, "4096")):
         model.graph.value_info[0].metadata_props.add(key=key, value=text)
     onnx.save(model, tmp_path / "marked.onnx")
     memories = {"sram": 1280, "dram": 1 << 20}

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import onnxtile
+from onnxtile.declare.layout_rules import FixedRules
 from onnxtile.declare.plan_document import PlannedBuffer
-from onnxtile.planning.layout import Pins
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.problem import PinOverlap
 from onnxtile.planning.planners import planners
@@ -292,7 +292,7 @@ def test_the_written_model_says_what_was_fixed(tmp_path: Any) -> None:
 
 def test_the_run_inside_the_arena_reads_kept_tensors_at_the_end() -> None:
     case = Case.of(BLOCK)
-    result = case.unchecked(order="model", planner="naive", pins=Pins(keeps=("b",)))
+    result = case.unchecked(order="model", planner="naive", fixed=FixedRules(keeps=("b",)))
     assert case.run(result).equal
     # The last tensor is put over the kept one: no later node reads it, only the end of the run notices.
     found = rows(result)
@@ -309,7 +309,9 @@ def test_the_run_inside_the_arena_reads_kept_tensors_at_the_end() -> None:
 def test_any_pins_are_honoured_or_refused(pins: dict[str, int], keep: set[str]) -> None:
     case, wanted = Case.of(BLOCK), {name: 64 * at for name, at in pins.items()}
     try:
-        plan = case.plan(order="auto", effort=Effort(20_000, 20_000), pins=Pins(wanted, keeps=tuple(sorted(keep))))
+        plan = case.plan(
+            order="auto", effort=Effort(20_000, 20_000), fixed=FixedRules(pins=wanted, keeps=tuple(sorted(keep)))
+        )
     except UsageError:
         assume(False)
     found = rows(plan)

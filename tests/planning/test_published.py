@@ -395,8 +395,9 @@ PACKAGE = Path(onnxtile.__file__).parent
 SHARED = {
     "onnxtile.system.dataclass",
     "onnxtile.system.errors",
-    "onnxtile.system.process",
+    "onnxtile.system.interpreter",
     "onnxtile.model.keys",
+    "onnxtile.declare.layout_rules",
     "onnxtile.declare.plan_document",
     "onnxtile.declare.verb",
 }

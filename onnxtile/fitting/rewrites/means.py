@@ -5,7 +5,7 @@ So a sum of branches that only its mean is read of, as in selective kernels and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -241,7 +241,10 @@ _LONGEST = 24
 
 @dataclass(frozen=True)
 class SecondPass:
-    """A `reduction`, and the `nodes` that run once more after it, in their order, for readers of their results that wait for it."""
+    """The last `reduction` of a tensor, and the `nodes` that run once more after it, in their order, for readers of their results.
+
+    These readers wait for the reductions of the tensor, of which there may be several: its mean and its maximum, or means over each axis.
+    """
 
     reduction: ir.Node
     nodes: tuple[ir.Node, ...]
@@ -259,10 +262,23 @@ def second_passes(edit: ModelEdit, reductions: Collection[ir.Node]) -> Iterator[
     for node in edit.model.graph:
         if node in reductions and _reduces(node):
             cone = _cone(edit, node) or set()
-            wanted = _after(node, cone, places) if taken.isdisjoint(cone) else []
+            source = node.inputs[0]
+            # All reductions of the tensor are taken in the first pass.
+            beside = sorted({node, *(reductions_of(edit, source) if source else ())}, key=places.__getitem__)
+            wanted = _after(beside, cone, places) if taken.isdisjoint(cone) else []
             if wanted:
                 taken |= cone
-                yield SecondPass(node, tuple(sorted(_makers(wanted, cone), key=places.__getitem__)))
+                yield SecondPass(beside[-1], tuple(sorted(_makers(wanted, cone), key=places.__getitem__)))
+
+
+def reductions_of(edit: ModelEdit, source: ir.Value) -> set[ir.Node]:
+    """Return the nodes that reduce a tensor to much smaller results, of nothing else that is made at run time."""
+    return {use.node for use in source.uses() if _reduces(use.node) and _is_small(edit, use.node, source)}
+
+
+def _is_small(edit: ModelEdit, reduction: ir.Node, source: ir.Value) -> bool:
+    """Return whether the results of a reduction are much smaller than its operand."""
+    return sum(map(edit.bytes, reduction.outputs)) * _SMALLER <= edit.bytes(source)
 
 
 def run_again(edit: ModelEdit, again: SecondPass) -> None:
@@ -293,9 +309,7 @@ def run_again(edit: ModelEdit, again: SecondPass) -> None:
 def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
     """Return the nodes that make the operand of a reduction from much narrower tensors; None where there are no such nodes."""
     source = reduction.inputs[0]
-    if source is None or sum(map(edit.bytes, reduction.outputs)) * _SMALLER > edit.bytes(source):
-        return None
-    return makers_from_narrower(edit, source)
+    return None if source is None or not _is_small(edit, reduction, source) else makers_from_narrower(edit, source)
 
 
 def makers_from_narrower(edit: ModelEdit, source: ir.Value) -> set[ir.Node] | None:
@@ -328,12 +342,12 @@ def _may_run_twice(node: ir.Node) -> bool:
     return not node.outputs[0].is_graph_output()
 
 
-def _after(reduction: ir.Node, cone: Collection[ir.Node], places: Mapping[ir.Node, int]) -> list[ir.Value]:
-    """Return the results of `cone` that nodes after the reduction read; none where others outside of it read some."""
+def _after(reductions: Sequence[ir.Node], cone: Collection[ir.Node], places: Mapping[ir.Node, int]) -> list[ir.Value]:
+    """Return the results of `cone` that nodes after the last of the reductions read; none where others outside of it read some."""
     later: list[ir.Value] = []
     for value in (value for node in cone for value in node.outputs):
-        others = [use.node for use in value.uses() if use.node not in cone and use.node is not reduction]
-        if any(places.get(reader, -1) < places[reduction] for reader in others):
+        others = [use.node for use in value.uses() if use.node not in cone and use.node not in reductions]
+        if any(places.get(reader, -1) < places[reductions[-1]] for reader in others):
             return []
         later += [value] if others else []
     return later

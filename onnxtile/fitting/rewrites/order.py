@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, NodePosition
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.means import SecondPass, makers_from_narrower, run_again
+from onnxtile.fitting.rewrites.means import SecondPass, makers_from_narrower, reductions_of, run_again
 from onnxtile.model import keys
 from onnxtile.model.topology import dependencies
 from onnxtile.system.dataclass import dataclass
@@ -111,6 +111,29 @@ class _LateOrder:
         if node in self.edit.random:
             return False
         return all(reader in group for value in node.outputs for reader in self.readers.get(value, ()))
+
+
+# Reductions of one tensor run one after the other, so that one run of strips makes its rows and reduces them in all ways.
+
+
+def reduce_together(edit: ModelEdit) -> list[ir.Node]:
+    """Move each reduction of a tensor that matters to right after the first one of the tensor; return the nodes that were moved.
+
+    Their results are much smaller than the tensor, as the mean and the maximum of its channels are, and live longer.
+    """
+    graph, moved = edit.model.graph, list[ir.Node]()
+    places = {node: place for place, node in enumerate(graph)}
+    for value in [value for node in graph for value in node.outputs if len(value.uses()) > 1]:
+        together = reductions_of(edit, value) if edit.bytes(value) > edit.least else set()
+        in_order = sorted(together, key=places.__getitem__)
+        for before, node in pairwise(in_order):
+            makers = (operand.producer() for operand in node.inputs if operand is not None)
+            is_ready = all(maker is None or places[maker] < places[in_order[0]] for maker in makers)
+            if is_ready and places[node] > places[before] + 1:
+                graph.remove(node)
+                graph.insert_after(before, [node])
+                moved.append(node)
+    return moved
 
 
 # Nodes that make less than they use up run as early as they can, so that less lives at every place in between.

@@ -10,10 +10,26 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
-from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, long_skips, make_again, order_as_planned
+from onnxtile.fitting.rewrites.order import (
+    delay_nodes,
+    hasten_nodes,
+    long_skips,
+    make_again,
+    order_as_planned,
+    reduce_together,
+)
+from onnxtile.fitting.rewrites.plain_attention import write_attention
 from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
-from onnxtile.fitting.rewrites.split_tokens import is_recurrent, split_heads, split_tokens
-from onnxtile.fitting.rewrites.strip_forms import read_by_rows, separate_axes, split_packed_products, stream_rows
+from onnxtile.fitting.rewrites.split_tokens import is_attention, is_recurrent, split_heads, split_tokens
+from onnxtile.fitting.rewrites.strip_forms import (
+    pool_whole_maps,
+    read_by_rows,
+    repeat_pixels,
+    separate_axes,
+    slice_splits,
+    split_packed_products,
+    stream_rows,
+)
 from onnxtile.fitting.rewrites.sum_means import sum_means, sum_norms, sum_quantised_means
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
@@ -58,6 +74,11 @@ def unblock(
     edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
     _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
     if not is_quantised(model):
+        whole = pool_whole_maps(edit, exact=exact)
+        _note(rewrites, "rewrite", "it pools the whole map", whole)
+        pixels = repeat_pixels(edit, exact=exact)
+        _note(rewrites, "rewrite", "it repeats one pixel", pixels)
+        edit = ModelEdit(model, known_shapes(model, edit.shapes)) if whole or pixels else edit
         if not exact:
             if not keeps_means:
                 _take_means_otherwise(edit, rewrites, more_macs=more_macs)
@@ -78,6 +99,7 @@ def unblock(
         edit = ModelEdit(model, known_shapes(model, edit.shapes)) if joins else edit
         _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
         _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
+        _note(rewrites, "order", "runs beside another reduction of its operand", reduce_together(edit))
     elif not exact and more_macs:
         means = sum_quantised_means(edit)
         _note(rewrites, "rewrite", "the mean is a sum of integers", means)
@@ -201,17 +223,20 @@ _PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
     """Yield copies of a model whose attention, head by head, or recurrent layers run on more and more pieces of the tokens.
 
-    Each copy comes with the number of pieces; there is none of a model without both. Products of pieces may differ in the last bits.
+    Fused attention is written as products. Each copy comes with the number of pieces; there is none of a model without both. Products of
+    pieces may differ in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
     if is_quantised(apart):
         return
+    plain = write_attention(edit)
     split_packed_products(edit)
+    slice_splits(edit)
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)
-    if not heads and not any(map(is_recurrent, apart.graph)):
+    if not heads and not any(is_recurrent(node) or is_attention(edit, node) for node in apart.graph):
         return
     read_by_rows(edit)
     edit.drop_unread()
@@ -225,6 +250,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
         edit.drop_unread()
         prune(set(all_values(model)), Constants(model))
         rewrites: list[ModelRewrite] = []
+        _note(rewrites, "rewrite", "attention is written as products", plain)
         _note(rewrites, "heads", "one head after the other", heads)
         _note(rewrites, "tokens", f"tokens in {count} pieces", nodes)
         yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from itertools import groupby
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -67,6 +68,11 @@ def _unit(link: AxisLink, unit: int) -> int:
     return unit * slide.stride
 
 
+def is_attention(edit: ModelEdit, node: ir.Node) -> bool:
+    """Return whether a node is a product of two tensors, as the scores of attention are."""
+    return node.op_type == "MatMul" and not any(value is None or value in edit.constants for value in node.inputs)
+
+
 class _HeadFinder:
     """Finds the nodes around one product of two tensors that are computed for each head alone."""
 
@@ -76,12 +82,15 @@ class _HeadFinder:
     def found(self, product: ir.Node) -> HeadGroup | None:
         """Return the group around `product`; None where it has no heads."""
         sizes = self.edit.sizes(product.outputs[0]) or ()
-        axis = next((axis for axis, size in enumerate(sizes[:-2]) if size > 1), None)
-        if axis is None or any(value is None or value in self.edit.constants for value in product.inputs[:2]):
+        if not is_attention(self.edit, product):
             return None
-        # Heads that share their keys and values, as in grouped-query attention, stay together.
-        units = (unit for unit in range(1, sizes[axis] // 2 + 1) if sizes[axis] % unit == 0)
-        groups = (self._group(product, HeadAxis(axis, unit), sizes[axis] // unit) for unit in units)
+        # Heads that share their keys and values, as in grouped-query attention, stay together. The first axis may be that of a batch.
+        groups = (
+            self._group(product, HeadAxis(axis, unit), sizes[axis] // unit)
+            for axis in range(len(sizes) - 2)
+            for unit in range(1, sizes[axis] // 2 + 1)
+            if sizes[axis] % unit == 0
+        )
         return next((group for group in groups if group is not None), None)
 
     def _group(self, product: ir.Node, axis: HeadAxis, count: int) -> HeadGroup | None:
@@ -163,7 +172,7 @@ def split_heads(edit: ModelEdit) -> list[ir.Node]:
     """Compute each head of each attention alone; return the first product of the scores of each."""
     finder, done, groups = _HeadFinder(edit), set[ir.Node](), dict[ir.Node, HeadGroup]()
     for node in edit.model.graph:
-        if node.op_type == "MatMul" and node not in done:
+        if node not in done:
             group = finder.found(node)
             if group is not None and done.isdisjoint(group.nodes):
                 done.update(group.nodes)
@@ -283,12 +292,35 @@ _OLDEST = 10
 """The first opset in which Slice takes its bounds as operands."""
 
 
-@dataclass(frozen=True)
-class TokenCut:
-    """The axis of tokens of a node's result, and the links of its operands along it; None for a Concat of tokens."""
+class TokenRange(NamedTuple):
+    """The tokens of a tensor: its axis of tokens, and their place among the `total` tokens that are cut, the first at `offset`.
+
+    A tensor without the class token begins at 1, so that its pieces end where those of all tokens do.
+    """
 
     axis: int
-    links: AxisLinks | None
+    total: int
+    offset: int = 0
+
+
+class TokenRead(NamedTuple):
+    """The axis of tokens of an operand: token i of the result reads token i + `shift`."""
+
+    axis: int
+    shift: int = 0
+
+
+TokenReads = tuple[TokenRead | None, ...]
+"""One for each operand of a node; None for an operand that is read whole."""
+
+
+@dataclass(frozen=True)
+class TokenCut:
+    """The tokens of a node's result, and those of its operands; a node that `moves` tokens has results that are parts of operands."""
+
+    tokens: TokenRange
+    reads: TokenReads
+    moves: bool
 
 
 def split_tokens(edit: ModelEdit, count: int) -> list[ir.Node]:
@@ -329,7 +361,7 @@ class _TokenAxes:
 
     def __init__(self, edit: ModelEdit, count: int) -> None:
         self.edit, self.count = edit, count
-        self.axes: dict[ir.Value, int] = {}
+        self.tokens: dict[ir.Value, TokenRange] = {}
         self.nodes = [
             node
             for node in edit.model.graph
@@ -340,20 +372,22 @@ class _TokenAxes:
 
     def found(self) -> dict[ir.Node, TokenCut]:
         """Return how each node is cut."""
-        self.axes.update((node.outputs[0], 0) for node in self.nodes if is_recurrent(node))
+        for node in self.nodes:
+            if is_recurrent(node):
+                self.tokens[node.outputs[0]] = TokenRange(0, self._sizes(node)[0])
         for node in self.nodes:
             if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
                 axis = max(len(self._sizes(node)) - 2, 0)
                 # A single token, such as that of a class, says nothing of the tokens before it.
                 if self._sizes(node)[axis] > 1:
-                    self.axes.setdefault(node.outputs[0], axis)
+                    self.tokens.setdefault(node.outputs[0], TokenRange(axis, self._sizes(node)[axis]))
         for _ in range(_PASSES):
-            known = len(self.axes)
+            known = len(self.tokens)
             for node in reversed(self.nodes):
                 self._follow_back(node)
             for node in self.nodes:
                 self._follow(node)
-            if len(self.axes) == known:
+            if len(self.tokens) == known:
                 break
         cuts = ((node, self._cut(node)) for node in self.nodes)
         return {node: cut for node, cut in cuts if cut is not None}
@@ -362,40 +396,74 @@ class _TokenAxes:
         return self.edit.sizes(node.outputs[0]) or ()
 
     def _follow_back(self, node: ir.Node) -> None:
-        axis = self.axes.get(node.outputs[0])
-        for value, link in zip(node.inputs, (axis is not None and self._links(node, axis)) or (), strict=False):
-            if value is not None and link is not None and value not in self.edit.constants:
-                self.axes.setdefault(value, link.axis)
+        """Let operands have the tokens of the result, but for those of which it has a part or that are parts of it."""
+        tokens = self.tokens.get(node.outputs[0])
+        reads = None if tokens is None else self._reads(node, tokens.axis)
+        if tokens is None or reads is None or self._moves(node, tokens.axis):
+            return
+        for value, read in zip(node.inputs, reads, strict=False):
+            if value is not None and read is not None and value not in self.edit.constants:
+                self.tokens.setdefault(value, tokens._replace(axis=read.axis))
 
     def _follow(self, node: ir.Node) -> None:
         """Let the result have the tokens of the first operand from which it has some."""
-        if node.outputs[0] in self.axes:
+        if node.outputs[0] in self.tokens:
             return
         for index, value in enumerate(node.inputs):
-            token_axis = None if value is None else self.axes.get(value)
-            if token_axis is None:
-                continue
-            for axis in range(len(self._sizes(node))):
-                links = self._links(node, axis)
-                if links is not None and links[index] == AxisLink(token_axis):
-                    self.axes[node.outputs[0]] = axis
+            tokens = None if value is None else self.tokens.get(value)
+            for axis, size in enumerate(() if tokens is None else self._sizes(node)):
+                reads = self._reads(node, axis)
+                read = None if reads is None else reads[index]
+                if tokens is None or read is None or read.axis != tokens.axis:
+                    continue
+                offset = tokens.offset + read.shift
+                if 0 <= offset <= tokens.total - size:
+                    self.tokens[node.outputs[0]] = TokenRange(axis, tokens.total, offset)
                     return
 
     def _cut(self, node: ir.Node) -> TokenCut | None:
-        axis, sizes = self.axes.get(node.outputs[0]), self._sizes(node)
-        if axis is None or not sizes or sizes[axis] < self.count:
+        tokens = self.tokens.get(node.outputs[0])
+        if tokens is None or not self._sizes(node) or tokens.total < self.count:
             return None
-        if node.op_type == "Concat" and node.attributes.get_int("axis", 0) % len(sizes) == axis:
-            return TokenCut(axis, None)
-        links = self._links(node, axis)
-        return TokenCut(axis, links) if links is not None and any(link is not None for link in links) else None
+        reads, moves = self._reads(node, tokens.axis), self._moves(node, tokens.axis)
+        # A piece of what is moved may be a piece of an operand, which cannot have the name of an output, too.
+        if reads is None or not any(reads) or (moves and node.outputs[0].is_graph_output()):
+            return None
+        return TokenCut(tokens, reads, moves)
 
-    def _links(self, node: ir.Node, axis: int) -> AxisLinks | None:
-        """Return the links along an axis; None where an element of the result reads several of an operand that is not read whole."""
+    def _moves(self, node: ir.Node, axis: int) -> bool:
+        """Return whether a node joins operands along an axis, or takes a part of one."""
+        if node.op_type == "Concat":
+            return node.attributes.get_int("axis", 0) % len(self._sizes(node)) == axis
+        return node.op_type == "Slice" and node.domain in STANDARD and self.edit.links(node, axis) != _same(node, axis)
+
+    def _reads(self, node: ir.Node, axis: int) -> TokenReads | None:
+        """Return what a result reads along an axis; None where an element reads several of an operand that is not read whole."""
         if is_recurrent(node):
-            return None if axis else (AxisLink(0), *(None for _ in node.inputs[1:]))
+            return None if axis else (TokenRead(0), *(None for _ in node.inputs[1:]))
+        sizes = self._sizes(node)
+        if node.op_type == "Concat" and self._moves(node, axis):
+            lengths = [0 if value is None else (self.edit.sizes(value) or sizes)[axis] for value in node.inputs]
+            return tuple(TokenRead(axis, -before) for before in accumulate(lengths[:-1], initial=0))
         links = self.edit.links(node, axis)
-        return links if links and all(link is None or link == AxisLink(link.axis) for link in links) else None
+        if not links:
+            return None
+        reads = [None if link is None else self._read(node, link, sizes[axis]) for link in links]
+        return None if any(link and not read for link, read in zip(links, reads, strict=True)) else tuple(reads)
+
+    def _read(self, node: ir.Node, link: AxisLink, size: int) -> TokenRead | None:
+        """Return the tokens of an operand as its link has them: the same ones, or of a Slice those after its start."""
+        if link == AxisLink(link.axis):
+            return TokenRead(link.axis)
+        if node.op_type != "Slice" or node.domain not in STANDARD:
+            return None
+        window = link.reads(0, size)
+        return TokenRead(link.axis, window.start) if window.stop - window.start == size else None
+
+
+def _same(node: ir.Node, axis: int) -> AxisLinks:
+    """Return the links of a node whose results have the same place as those of its first operand."""
+    return (AxisLink(axis), *(None for _ in node.inputs[1:]))
 
 
 def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
@@ -406,10 +474,19 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
         maker = None if value is None else value.producer()
         if value is None or maker is None or maker not in cuts:
             continue
-        link = None if cut is None or cut.links is None else cut.links[index]
-        if link != AxisLink(cuts[maker].axis) or value is not maker.outputs[0]:
+        if cut is None or value is not maker.outputs[0] or not _is_aligned(cut, index, cuts[maker]):
             whole.append(value)
     return whole
+
+
+def _is_aligned(cut: TokenCut, index: int, maker: TokenCut) -> bool:
+    """Return whether each piece of a node's result reads the same piece of an operand."""
+    read, tokens = cut.reads[index], maker.tokens
+    return read is not None and tokens._replace(offset=tokens.offset + read.shift) == (
+        read.axis,
+        cut.tokens.total,
+        cut.tokens.offset,
+    )
 
 
 def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
@@ -461,7 +538,8 @@ class _PieceWriter:
 
     def __init__(self, edit: ModelEdit, cuts: dict[ir.Node, TokenCut], count: int, breaks: set[ir.Node]) -> None:
         self.edit, self.cuts, self.count, self.breaks = edit, cuts, count, breaks
-        self.pieces: dict[ir.Value, list[ir.Value]] = {}
+        self.pieces: dict[ir.Value, list[ir.Value | None]] = {}
+        """The pieces of each result; None for one without tokens."""
         self.joined: dict[ir.Value, ir.Value] = {}
         self.parts: dict[tuple[ir.Value, int, int, int], ir.Value] = {}
         self.segment: list[ir.Node] = []
@@ -516,12 +594,13 @@ class _PieceWriter:
                 self.pieces.setdefault(result, []).append(self._piece(node, piece, before))
         self.segment = []
 
-    def _range(self, value: ir.Value, axis: int, piece: int) -> tuple[int, int]:
-        sizes = self.edit.sizes(value)
-        assert sizes is not None
-        rows = shares(sizes[axis], self.count)[piece]
+    def _range(self, node: ir.Node, piece: int) -> tuple[int, int]:
+        """Return the tokens of a node's result that are in a piece; the second number is no greater where there is none."""
+        tokens = self.cuts[node].tokens
+        size = (self.edit.sizes(node.outputs[0]) or ())[tokens.axis]
+        rows = shares(tokens.total, self.count)[piece]
         assert rows is not None
-        return rows
+        return max(rows[0] - tokens.offset, 0), min(rows[1] - tokens.offset, size)
 
     def _whole(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
         """Return a tensor as a whole; its pieces are joined once."""
@@ -530,26 +609,31 @@ class _PieceWriter:
         if value not in self.joined:
             maker = value.producer()
             assert maker is not None
-            self.joined[value] = self.edit.join(before, value, self.pieces[value], self.cuts[maker].axis, "whole")
+            pieces = [piece for piece in self.pieces[value] if piece is not None]
+            axis = self.cuts[maker].tokens.axis
+            self.joined[value] = self.edit.join(before, value, pieces, axis, "whole") if len(pieces) > 1 else pieces[0]
         return self.joined[value]
 
-    def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value:
+    def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value | None:
         output, cut = node.outputs[0], self.cuts[node]
-        start, stop = self._range(output, cut.axis, piece)
-        inputs: list[ir.Value | None]
-        if cut.links is None:
-            inputs = [*self._concatenated(node, cut.axis, start, stop, before)]
-            if len(inputs) == 1 and inputs[0] is not None:
-                return inputs[0]
-        else:
-            inputs = [
-                None if value is None else self._operand(value, link, start, stop, piece, before)
-                for value, link in zip(node.inputs, cut.links, strict=True)
-            ]
+        axis = cut.tokens.axis
+        start, stop = self._range(node, piece)
+        if start >= stop:
+            return None
+        if cut.moves:
+            parts = self._moved(node, start, stop, piece, before)
+            if len(parts) == 1:
+                return parts[0]
+            result = self.edit.resized(output, axis, stop - start, f"piece{piece}")
+            return self.edit.add(before, "Concat", parts, result, [ir.AttrInt64("axis", axis)])
+        inputs = [
+            None if value is None else self._operand(node, index, start, stop, piece, before)
+            for index, value in enumerate(node.inputs)
+        ]
         is_reshaped = node.op_type in {"Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"}
         sizes = self.edit.sizes(output) or ()
-        numbers = self._numbers([*sizes[: cut.axis], stop - start, *sizes[cut.axis + 1 :]]) if is_reshaped else None
-        result = self.edit.resized(output, cut.axis, stop - start, f"piece{piece}")
+        numbers = self._numbers([*sizes[:axis], stop - start, *sizes[axis + 1 :]]) if is_reshaped else None
+        result = self.edit.resized(output, axis, stop - start, f"piece{piece}")
         if is_recurrent(node):
             states = self._states(node, inputs, piece)
             self.edit.again(before, node, inputs, [result, *states])
@@ -579,25 +663,32 @@ class _PieceWriter:
         return states
 
     def _operand(
-        self, value: ir.Value, link: AxisLink | None, start: int, stop: int, piece: int, before: ir.Node | None
+        self, node: ir.Node, index: int, start: int, stop: int, piece: int, before: ir.Node | None
     ) -> ir.Value:
-        maker = value.producer()
-        if value in self.pieces and maker is not None and link == AxisLink(self.cuts[maker].axis):
-            return self.pieces[value][piece]
-        whole = self._whole(value, before)
-        return whole if link is None else self._slice(whole, link.axis, start, stop, before)
+        """Return what a piece of the result, its tokens from `start` to `stop`, reads of an operand."""
+        value, cut = node.inputs[index], self.cuts[node]
+        assert value is not None
+        maker, read = value.producer(), cut.reads[index]
+        if read is None:
+            return self._whole(value, before)
+        first, last = start + read.shift, stop + read.shift
+        if value in self.pieces and maker is not None and _is_aligned(cut, index, self.cuts[maker]):
+            part, base = self.pieces[value][piece], self._range(maker, piece)[0]
+            assert part is not None
+            return self._slice(part, read.axis, first - base, last - base, before)
+        return self._slice(self._whole(value, before), read.axis, first, last, before)
 
-    def _concatenated(self, node: ir.Node, axis: int, start: int, stop: int, before: ir.Node | None) -> list[ir.Value]:
-        """Return the parts of the operands of a Concat of tokens that lie in a piece of its result."""
-        pieces, base = [], 0
-        for value in node.inputs:
-            assert value is not None
-            length = (self.edit.sizes(value) or ())[axis]
-            first, last = max(start - base, 0), min(stop - base, length)
+    def _moved(self, node: ir.Node, start: int, stop: int, piece: int, before: ir.Node | None) -> list[ir.Value]:
+        """Return the parts of the operands, of a Concat or a Slice of tokens, that lie in a piece of its result."""
+        parts = []
+        for index, (value, read) in enumerate(zip(node.inputs, self.cuts[node].reads, strict=True)):
+            if value is None or read is None:
+                continue
+            length = (self.edit.sizes(value) or ())[read.axis]
+            first, last = max(start, -read.shift), min(stop, length - read.shift)
             if first < last:
-                pieces.append(self._slice(self._whole(value, before), axis, first, last, before))
-            base += length
-        return pieces
+                parts.append(self._operand(node, index, first, last, piece, before))
+        return parts
 
     def _numbers(self, numbers: Sequence[int]) -> ir.Value:
         return self.edit.shared("pieces/sizes", np.asarray(numbers, np.int64))

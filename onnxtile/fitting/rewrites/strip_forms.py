@@ -130,6 +130,75 @@ def _write(edit: ModelEdit, node: ir.Node, left: ir.Value, right: Transposed) ->
     edit.model.graph.remove(node, safe=True)
 
 
+# Operators over whole maps, written as those that are made strip by strip: a pooling with a window as large as the map, and a Resize of one
+# pixel. Exporters write these for poolings to one pixel, and where a mean joins the branches of a pyramid.
+
+
+_GLOBAL = {"MaxPool": "GlobalMaxPool", "AveragePool": "GlobalAveragePool"}
+"""By pooling, the operator that pools a whole map."""
+_EXPANDS = 8
+"""The first opset with Expand."""
+
+
+def pool_whole_maps(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+    """Let poolings whose one window is the whole map be global ones; return the poolings that went.
+
+    A mean adds up in an order that the operator chooses, so with `exact` only maxima become global.
+    """
+    changed = []
+    for node in list(edit.model.graph):
+        allowed = node.op_type == "MaxPool" or (node.op_type == "AveragePool" and not exact)
+        source = node.inputs[0] if allowed and node.domain in STANDARD else None
+        if source is None or edit.bytes(source) <= edit.least or not is_over_whole_map(edit.view(node)):
+            continue
+        result = node.outputs[0]
+        pooled = edit.value(f"{result.name}/pooled", edit.sizes(result) or (), edit.dtype(result))
+        edit.replace(result, edit.add(node, _GLOBAL[node.op_type], [source], pooled))
+        edit.model.graph.remove(node, safe=True)
+        changed.append(node)
+    return changed
+
+
+def is_over_whole_map(pool: NodeView) -> bool:
+    """Return whether the one window of a pooling with a single result is the whole map, without padding."""
+    sizes = pool.sizes(0)
+    if not sizes or any(value.name for value in pool.node.outputs[1:]):
+        return False
+    is_one = tuple(pool.ints("kernel_shape", ())) == sizes[2:] and prod(pool.result[2:]) == 1
+    return is_one and not any(pool.ints("pads", ())) and set(pool.ints("dilations", ())) <= {1}
+
+
+def repeat_pixels(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
+    """Let each Resize of one pixel be an Expand, whose rows are made one by one; return those that went.
+
+    Weights of interpolation may add up to one but for rounding, so with `exact` only copies of the nearest pixel are repeated.
+    """
+    changed = []
+    for node in list(edit.model.graph) if edit.opset >= _EXPANDS else ():
+        is_resize = node.op_type in {"Resize", "Upsample"} and node.domain in STANDARD
+        result = node.outputs[0]
+        if not is_resize or edit.bytes(result) <= edit.least or not _repeats_pixel(edit.view(node), exact=exact):
+            continue
+        repeated = edit.value(f"{result.name}/repeated", edit.sizes(result) or (), edit.dtype(result))
+        edit.replace(
+            result, edit.add(node, "Expand", [node.inputs[0], edit.numbers(edit.sizes(result) or ())], repeated)
+        )
+        edit.model.graph.remove(node, safe=True)
+        changed.append(node)
+    return changed
+
+
+def _repeats_pixel(view: NodeView, *, exact: bool) -> bool:
+    """Return whether each element of a Resize is the one element of its operand along all axes that it changes."""
+    attributes = view.node.attributes
+    modes = {"nearest"} if exact else {"nearest", "linear"}
+    plain = attributes.get_string("mode", "nearest") in modes and not attributes.get_int("exclude_outside", 0)
+    is_part = attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    before = view.sizes(0) or ()
+    changed = _changed(view)
+    return plain and not is_part and bool(changed) and all(before[axis] == 1 for axis in changed)
+
+
 # Operators that interpolate or mirror along rows and columns at once work along one axis after the other, so that rows can be cut.
 
 
@@ -259,6 +328,21 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     part = maker.part(source, axis, index, index + 1)
     numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
     return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
+
+
+def slice_splits(edit: ModelEdit) -> None:
+    """Let a Slice for each of its results take the place of a Split, so that each is cut by itself."""
+    for node in list(edit.model.graph):
+        source, sizes = node.inputs[0] if node.inputs else None, [edit.sizes(value) for value in node.outputs]
+        if node.op_type != "Split" or node.domain not in STANDARD or source is None or not all(sizes):
+            continue
+        axis = node.attributes.get_int("axis", 0) % len(sizes[0] or ())
+        ends = accumulate(((size or ())[axis] for size in sizes), initial=0)
+        for result, (start, stop) in zip(node.outputs, pairwise(ends), strict=True):
+            part = edit.resized(result, axis, stop - start, "part")
+            bounds, attributes = edit.slice_bounds(([start], [stop], [axis]), "parts")
+            edit.replace(result, edit.add(node, "Slice", [source, *bounds], part, attributes))
+        edit.model.graph.remove(node, safe=True)
 
 
 class _PartMaker:

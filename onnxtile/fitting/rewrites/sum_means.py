@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites.strip_forms import is_over_whole_map
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.operators.families.reductions import reduced_axes
 from onnxtile.operators.node_view import STANDARD, NotApplicable
@@ -49,11 +50,10 @@ def _axes(edit: ModelEdit, node: ir.Node) -> list[int]:
     sizes, result = view.sizes(0), edit.sizes(node.outputs[0])
     if not sizes or result is None:
         return []
-    if node.op_type == "AveragePool":
-        is_whole = tuple(view.ints("kernel_shape", ())) == sizes[2:] and prod(result[2:]) == 1
-        return list(range(2, len(sizes))) if is_whole and not any(view.ints("pads", ())) else []
-    if node.op_type == "GlobalAveragePool":
+    if node.op_type == "GlobalAveragePool" or (node.op_type == "AveragePool" and is_over_whole_map(view)):
         return list(range(2, len(sizes)))
+    if node.op_type == "AveragePool":
+        return []
     try:
         return sorted(reduced_axes(view))
     except NotApplicable:

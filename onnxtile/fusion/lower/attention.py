@@ -43,7 +43,7 @@ from onnxtile.fusion.lower.terms import (
     unturned,
     value_of,
 )
-from onnxtile.model.known import Dim, Dims
+from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import HALVES

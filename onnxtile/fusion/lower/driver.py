@@ -47,7 +47,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel
-from onnxtile.system.limits import Progress, counted, silent
+from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.registry import discover
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import is_narrow, resolved, widened

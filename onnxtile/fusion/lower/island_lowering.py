@@ -31,9 +31,8 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.model import keys
 from onnxtile.model.constants import constant_array
-from onnxtile.model.known import Dims
 from onnxtile.model.node_kinds import dequantises, quantises
-from onnxtile.operators.node_view import MICROSOFT
+from onnxtile.operators.node_view import MICROSOFT, Dims
 from onnxtile.operators.table import FloatMeaning, operators
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array

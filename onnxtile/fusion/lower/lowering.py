@@ -34,8 +34,7 @@ from onnxtile.fusion.lower.terms import (
     value_of as term_of,
 )
 from onnxtile.model.constants import Constants, constant_array
-from onnxtile.model.known import Dim, Dims
-from onnxtile.operators.node_view import MICROSOFT
+from onnxtile.operators.node_view import MICROSOFT, Dim, Dims
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes

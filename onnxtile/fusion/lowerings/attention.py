@@ -37,8 +37,7 @@ from onnxtile.fusion.lower.lowering import (
 )
 from onnxtile.fusion.lower.terms import Atom, Monomial, Poly, atom, number, operands, product
 from onnxtile.fusion.lower.terms import value_of as number_of
-from onnxtile.model.known import Dims
-from onnxtile.operators.node_view import MICROSOFT
+from onnxtile.operators.node_view import MICROSOFT, Dims
 from onnxtile.operators.table import movement_of
 from onnxtile.system.dataclass import dataclass
 

@@ -52,7 +52,7 @@ from onnxtile.fusion.lower.terms import (
     total,
     variable,
 )
-from onnxtile.model.known import Dims
+from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import HALVES

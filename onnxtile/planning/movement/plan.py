@@ -23,7 +23,7 @@ from onnxtile.kernels.kernel_graph import NONE, UNKNOWN
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
-from onnxtile.planning.layout import Layout
+from onnxtile.planning.layout import Layout, RulesInMemories
 from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, plan_terms
 from onnxtile.planning.movement.eviction import (
     Eviction,
@@ -42,8 +42,6 @@ from onnxtile.planning.movement.uses import (
     TensorUses,
     WideBounds,
     WrittenCopies,
-    moved_pins,
-    require_residence,
     without_marks,
     write_copies,
 )
@@ -369,9 +367,8 @@ class PlanWriter:
         opened = unfold(model, known, Constants(model))
         inputs = {value.name or "" for value in model.graph.inputs} if self.settings.io == "inside" else set()
         residence = uses.residence
-        pins = moved_pins(self.settings.pins, residence, written)
         slow = SlowTensors(frozenset((written.slow | inputs | self.states) - residence.stay), written.held)
-        apart = replace(self.settings, order="model", slow=slow, pins=pins)
+        apart = replace(self.settings, order="model", slow=slow, fixed=residence.moved(written))
         try:
             result = replace(plan_model(*opened, apart), order=self.settings.order)
         except OverCapacity as error:
@@ -512,14 +509,11 @@ def plan_with_movement(
     """
     fast, slow = _two_memories(settings)
     _require_plain(model, settings)
-    pins = replace(
-        settings.pins.with_marks(model), capacities={memory.name: memory.capacity for memory in (fast, slow)}
-    )
-    pins.require_memories()
-    settings = replace(settings, pins=pins)
+    fixed = RulesInMemories.of(settings.fixed, model, (fast, slow))
+    fixed.require_memories()
     opened = unfold(model, shapes, constants)
     lasting = () if settings.overwrite_inputs else (value.name or "" for value in model.graph.inputs)
-    residence = Residence.of(pins, fast.name, slow.name, lasting)
+    residence = Residence.of(fixed, lasting)
     choice = _fewest(_all_uses(opened, settings, weights, residence), fast)
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
     assert fast.capacity is not None
@@ -650,16 +644,15 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     chosen, order = find_planner(settings.planner), find_order(settings.order)
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
-    scope = PlanScope(graph, "inside", overwrite_inputs=True, alone=settings.pins.kept & residence.stay)
-    kernels = read_kernels(facts, scope).sharing_by(RULES)
+    scope = PlanScope(graph, "inside", overwrite_inputs=True)
+    kernels = read_kernels(facts, scope).sharing_by(RULES).under(residence.apart)
     setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(kernels)
-    held = setup.needs.workspaces(kernels, kernels.own_order) if settings.pins.names else ()
+    held = setup.needs.workspaces(kernels, kernels.own_order) if residence.fixed.fixed_names else ()
     workspaces = {workspace.buffer.name for workspace in held}
-    settings.pins.require_known(opened.model, kernels, workspaces)
-    slow = list(settings.pins.capacities)[-1]
+    residence.fixed.require_known(opened.model, kernels, workspaces)
     states = {pair.input for pair in found.taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
-    require_residence(settings.pins, slow, given, workspaces, settings.io)
+    residence.require_possible(given, workspaces, settings.io)
     for layout in setup.layouts():
         unknown = next((tensor for tensor in kernels.tensors if tensor.role == UNKNOWN), None)
         if unknown is not None:

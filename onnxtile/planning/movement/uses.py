@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FIXED, FixedRules
 from onnxtile.kernels.aliases import LayoutFacts, sliced
 from onnxtile.kernels.kernel_graph import ARENA, NONE, GraphKernel, KernelGraph
 from onnxtile.model import keys
 from onnxtile.model.functions import add_function
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_values, bodies_of, dependencies
-from onnxtile.planning.layout import NO_PINS, Layout, Pins
+from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.resolve import Shapes
@@ -245,58 +246,56 @@ def _function(model: ir.Model, name: str, operator: str, count: int) -> ir.Funct
 class Residence:
     """The names of tensors that `stay` in the fast memory, that `leave` it between uses, and that are `held` there for the whole run.
 
-    Those in `stored` have bytes in the slow memory as soon as they are made.
+    Those in `stored` have bytes in the slow memory as soon as they are made. `fixed` are the rules that say so.
     """
 
     stay: frozenset[str] = frozenset()
     leave: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    fixed: RulesInMemories = NO_FIXED
 
     @classmethod
-    def of(cls, pins: Pins, fast: str, slow: str, lasting: Iterable[str] = ()) -> Residence:
-        """Return the residence that `pins` ask for, in the memories with these names; `lasting` inputs are not overwritten."""
-        stay = frozenset(name for name, memory in pins.places.items() if memory == fast)
-        leave = frozenset(name for name, memory in pins.places.items() if memory == slow)
-        return cls(stay, leave, leave | (pins.kept - stay), pins.kept.union(lasting) & stay)
+    def of(cls, fixed: RulesInMemories, lasting: Iterable[str] = ()) -> Residence:
+        """Return the residence that `fixed` asks for, in the fast and the slow memory; `lasting` inputs are not overwritten."""
+        fast, slow = fixed.capacities
+        stay = frozenset(name for name, memory in fixed.places.items() if memory == fast)
+        leave = frozenset(name for name, memory in fixed.places.items() if memory == slow)
+        kept = frozenset(fixed.keeps)
+        return cls(stay, leave, leave | (kept - stay), kept.union(lasting) & stay, fixed)
+
+    @property
+    def apart(self) -> FixedRules:
+        """The rules by which tensors share bytes with nothing in the fast memory."""
+        return FixedRules(keeps=tuple(name for name in self.fixed.keeps if name in self.stay))
+
+    def require_possible(self, inputs: Iterable[str], workspaces: Iterable[str], io: str) -> None:
+        """Raise UsageError for a placed or kept input outside the memories, and for a workspace in the slow one."""
+        outside = set() if io == "inside" else set(inputs)
+        for name in self.fixed.fixed_names:
+            if name in outside:
+                raise UsageError(f"{name!r} has no address in an arena: a graph input", hint="add --io inside")
+        for name in workspaces:
+            if name in self.leave:
+                slow = self.fixed.places[name]
+                raise UsageError(
+                    f"the workspace {name!r} is used by a kernel, so it cannot be in the slow memory {slow!r}"
+                )
+
+    def moved(self, written: WrittenCopies) -> FixedRules:
+        """Return the rules for a model with the copies `written`: those of tensors in the slow memory are for the values there."""
+        return self.fixed.renamed(lambda name: written.stored.get(name, name) if name in self.stored else name)
 
 
 NO_RESIDENCE = Residence()
 """No tensor is placed or kept."""
 
 
-def require_residence(pins: Pins, slow: str, inputs: Iterable[str], workspaces: Iterable[str], io: str) -> None:
-    """Raise UsageError for a placed or kept input outside the memories, and for a workspace in the `slow` one."""
-    outside = set() if io == "inside" else set(inputs)
-    for name in pins.names:
-        if name in outside:
-            raise UsageError(f"{name!r} has no address in an arena: a graph input", hint="add --io inside")
-    for name in workspaces:
-        if pins.places.get(name) == slow:
-            raise UsageError(f"the workspace {name!r} is used by a kernel, so it cannot be in the slow memory {slow!r}")
-
-
-def moved_pins(pins: Pins, residence: Residence, written: WrittenCopies) -> Pins:
-    """Return `pins` for a model with the copies `written`: those of tensors in the slow memory are for the values there."""
-    if not pins.names:
-        return NO_PINS
-
-    def named(names: Iterable[str]) -> dict[str, str]:
-        return {name: written.stored.get(name, name) if name in residence.stored else name for name in names}
-
-    def of(wanted: Mapping[str, str]) -> dict[str, str]:
-        return {new: wanted[old] for old, new in named(wanted).items()}
-
-    names = named(pins.offsets)
-    offsets = {names[name]: offset for name, offset in pins.offsets.items()}
-    return Pins(offsets, of(pins.places), tuple(named(pins.keeps).values()), pins.capacities)
-
-
 def without_marks(model: ir.Model) -> None:
-    """Remove pins, places and marks to keep a tensor from the metadata of `model` (in place)."""
+    """Remove the rules in the metadata of the values of `model` (in place)."""
     for value in all_values(model):
-        for key in (keys.PIN, keys.PLACE_IN, keys.KEEP):
-            value.metadata_props.pop(key, None)
+        for rule in FIXED.values():
+            value.metadata_props.pop(rule.mark, None)
 
 
 RULES = frozenset({"view", "in place", "join"})

@@ -17,7 +17,7 @@ from typing import Any
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.text import whole
 
 

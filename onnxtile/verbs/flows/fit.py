@@ -51,7 +51,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import is_kernel
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import Infeasible, Mismatch, ModelError
-from onnxtile.system.limits import within
+from onnxtile.system.long_work import within
 from onnxtile.verbs.fit import CurveOptions, FitOptions, FitStepOptions, require_memory, require_no_fusing
 from onnxtile.verbs.flows.fit_drafts import (
     FitAttempts,

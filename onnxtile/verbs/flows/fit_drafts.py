@@ -38,7 +38,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.dataclass import dataclass
-from onnxtile.system.limits import within
+from onnxtile.system.long_work import within
 from onnxtile.tiling.contraction import none_known
 from onnxtile.tiling.limits import TilingPolicy
 from onnxtile.tiling.tile import tile

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
+from onnxtile.declare.layout_rules import FIXED
 from onnxtile.declare.verb import Outcome, declared
 from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
@@ -22,7 +23,7 @@ from onnxtile.model.topology import all_values, clear_plan, node_ids
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
@@ -201,7 +202,7 @@ def _plan(model: ir.Model, dims: Mapping[str, int]) -> PlanResult:
     copy = bound_copy(model, dims)
     # Only sizes are compared: the memories that tensors are placed in have no capacities here.
     for value in all_values(copy):
-        value.metadata_props.pop(keys.PLACE_IN, None)
+        value.metadata_props.pop(FIXED["places"].mark, None)
     return plan.from_options(PlanOptions(copy, verify=False)).plan
 
 

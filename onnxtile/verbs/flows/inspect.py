@@ -15,7 +15,7 @@ from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.binding import bind
 from onnxtile.model.feeds import read_inputs, write_arrays
 from onnxtile.model.load import load
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.kernels import bind_ranges, require_sizes_from_1
 from onnxtile.verbs.flows.results import not_both
 from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions

@@ -148,7 +148,6 @@ def _axes(shapes: Shapes, value: ir.Value) -> Iterator[tuple[str, int]]:
 
 def settings_of(options: PlanOptions) -> PlanSettings:
     """Return the settings of the planner that the options of `plan` name, without those of one model."""
-    from onnxtile.planning.layout import Pins
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.workspaces import WorkspaceRules
     from onnxtile.verbs.plan import OVERWRITE
@@ -156,7 +155,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
     rules = options.rules
     is_overwritten = options.io == OVERWRITE
     return PlanSettings(
-        pins=Pins(rules.pins, rules.places, tuple(dict.fromkeys(rules.keep))),
+        fixed=rules,
         alignment=64 if options.alignment is None else options.alignment,
         planner=options.planner,
         order=options.order,

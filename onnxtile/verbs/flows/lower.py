@@ -14,7 +14,7 @@ from onnxtile.fusion.pattern import Pattern
 from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, by_effect, check_sites
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.results import BoundDims, FuseResult, agreeing, bound_shapes, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form

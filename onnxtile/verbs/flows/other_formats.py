@@ -19,7 +19,7 @@ from onnxtile.planning.result import PlanResult
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, ModelError, UsageError
 from onnxtile.system.files import require_readable, require_writable, write_whole
-from onnxtile.system.process import collector_paused
+from onnxtile.system.interpreter import collector_paused
 from onnxtile.verbs.plan import PlanStep, ProblemOptions, TfliteOptions
 
 _LARGEST = 2**31 - 1

@@ -66,7 +66,7 @@ from onnxtile.system.errors import (
     UsageError,
     about_options,
 )
-from onnxtile.system.limits import silent, within
+from onnxtile.system.long_work import silent, within
 from onnxtile.verbs.flows.kernels import (
     bind_ranges,
     choose_kernels,

@@ -25,7 +25,7 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verification.rounding import resolved
 from onnxtile.verification.trials import Verdict
 

@@ -26,7 +26,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.tiling.contraction import FreeAt
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy
 from onnxtile.tiling.result import TileResult

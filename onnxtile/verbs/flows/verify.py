@@ -12,7 +12,7 @@ from onnxtile.model.binding import bind, free_inputs, symbols
 from onnxtile.model.feeds import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import repeatable_session
-from onnxtile.system.limits import Progress
+from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.results import BoundDims, InputShapes, not_both, nothing_compared
 from onnxtile.verbs.verify import CompareOptions
 from onnxtile.verification.draws import same_draws

@@ -336,3 +336,56 @@ def test_keys_are_read_by_rows(name: str) -> None:
     assert len(changed) == (name in PRODUCTS)
     assert ("Transpose" in {node.op_type for node in made.graph}) == (name in OTHERS)
     assert onnxtile.verify(proto, made).equal
+
+
+# Tokens of which some go another way: the class token is not rotated, and the tokens of the image are joined with it again.
+
+ROTATED = """
+g (float[1,19,24] x) => (float[1,1,24] y) {
+    q0 = MatMul(x, wq) q1 = Reshape(q0, split) q = Transpose<perm=[0,2,1,3]>(q1)
+    k0 = MatMul(x, wk) k1 = Reshape(k0, split) k = Transpose<perm=[0,2,1,3]>(k1)
+    v0 = MatMul(x, wv) v1 = Reshape(v0, split) v = Transpose<perm=[0,2,1,3]>(v1)
+    qa, qb = Split<axis=2>(q, lengths) qc = Mul(qb, turn) qd = Concat<axis=2>(qa, qc)
+    ka, kb = Split<axis=2>(k, lengths) kc = Mul(kb, turn) kd = Concat<axis=2>(ka, kc)
+    kt = Transpose<perm=[0,1,3,2]>(kd)
+    [scores] s0 = MatMul(qd, kt)
+    s = Softmax<axis=-1>(s0) o0 = MatMul(s, v) o1 = Transpose<perm=[0,2,1,3]>(o0) o2 = Reshape(o1, join) o3 = MatMul(o2, wo)
+    r = Add(o3, x) n = Relu(r) m = Slice(n, zero, one, one) y = Neg(m)
+}"""
+
+
+def rotated(prefix: int) -> onnx.ModelProto:
+    """Return an attention in which all tokens but the first `prefix` ones are multiplied by a constant."""
+    square = {name: (WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
+    sizes = {"split": [1, TOKENS, 3, 8], "join": [1, TOKENS, WIDTH], "lengths": [prefix, TOKENS - prefix]}
+    return model(ROTATED, **square, **sizes, turn=(TOKENS - prefix, 8), zero=[0], one=[1])
+
+
+@pytest.mark.parametrize("prefix", [1, 5, 11])
+@pytest.mark.parametrize("count", [2, 6, TOKENS])
+def test_tokens_that_go_another_way_stay_in_the_pieces_of_all(prefix: int, count: int) -> None:
+    proto = rotated(prefix)
+    made = load(proto)
+    cuts = dict(token_cuts(made, resolve(made, run=True)))
+    cut = cuts[count if count in cuts else max(number for number in cuts if number <= count)].model
+    assert onnxtile.verify(proto, cut).equal
+    # The result is of one token: no join of all tokens is before it, but those of the keys of each head, and of the values.
+    joins = [node for node in cut.graph if node.op_type == "Concat" and "whole" in (node.outputs[0].name or "")]
+    assert len(joins) == 2 * 3
+    assert not any(node.op_type == "Split" for node in cut.graph)
+
+
+def test_fit_cuts_tokens_that_go_another_way() -> None:
+    fitted = onnxtile.fit(rotated(5), capacity="smallest", budget="0%")
+    assert "tokens" in {step.kind for step in fitted.steps}
+    assert fitted.after.arena < 0.6 * fitted.before.arena
+
+
+def test_an_output_that_is_a_part_of_the_tokens_keeps_its_name() -> None:
+    proto = rotated(1)
+    again = onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 1, WIDTH])
+    proto.graph.output.append(again)
+    proto.graph.node.append(onnx.helper.make_node("Slice", ["n", "zero", "one", "one"], ["z"]))
+    made = load(proto)
+    for _, cut in token_cuts(made, resolve(made, run=True)):
+        assert onnxtile.verify(proto, cut.model).equal

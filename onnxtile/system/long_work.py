@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OverLimit, UsageError
-from onnxtile.system.process import data_bytes, data_limit, set_data_limit
+from onnxtile.system.posix import data_bytes, data_limit, set_data_limit
 
 SECONDS = 600.0
 """Of one run, unless limits say otherwise."""
