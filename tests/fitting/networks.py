@@ -22,7 +22,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.planning.model_plan import quick_allocation
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.limits import Progress, silent
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 
 
