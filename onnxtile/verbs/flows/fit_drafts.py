@@ -436,6 +436,8 @@ class FitAttempts:
     def result(self) -> WrittenSchedule | None:
         """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes."""
         regions, wanted, most = self.subject.regions, self.wanted, attempts(self.subject.kernels)
+        if wanted.has_many_nodes(self.subject.whole):
+            return None  # no cut has fewer nodes than the model as it is
         for number in range(1, most + 1):
             progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
             way = Descent(regions, wanted, progress)
