@@ -7,6 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -131,7 +132,7 @@ def _facts(classes: dict[str, Any], name: str, values: tuple[Any, ...], by_name:
     ]
 
 
-@pytest.mark.parametrize("often", [0, 1, 150])
+@pytest.mark.parametrize("often", [0, 1, 500])
 @pytest.mark.parametrize(("name", "values", "by_name"), CALLS)
 def test_each_dataclass_is_that_of_the_standard_library(
     name: str, values: tuple[Any, ...], by_name: dict[str, Any], often: int, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,23 @@ def test_either_decorator_extends_a_class_of_the_other(first: Decorator, second:
         Derived(1).a = 3  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="cannot inherit"):
         second(type("Loose", (Base,), {}))
+
+    @first
+    class Loose:
+        """A class that is not frozen."""
+
+    with pytest.raises(TypeError, match="cannot inherit"):
+        second(frozen=True)(type("Frozen", (Loose,), {}))
+
+
+def test_a_subclass_of_a_frozen_class_compiles_nothing_and_is_frozen() -> None:
+    derived = _classes(module.dataclass)["Derived"]
+    last: Any = module.dataclass(frozen=True)(type("Last", (derived,), {"__annotations__": {"f": "int"}, "f": 5}))
+    assert vars(last).keys().isdisjoint({"__setattr__", "__delattr__"})
+    assert last.__dataclass_params__.frozen
+    for change in (partial(setattr, last(1), "f", 6), partial(delattr, last(1), "f")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            change()
 
 
 @module.dataclass(frozen=True)

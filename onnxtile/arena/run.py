@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxtile.arena.graph_run import GraphRun, RunContext, Unsure
@@ -41,7 +42,7 @@ from onnxtile.kernels.from_onnx import PlanScope, read_kernels
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.known import types_kept
-from onnxtile.model.save import MAX_IR_VERSION, raise_ir_version
+from onnxtile.model.save import MAX_IR_VERSION, proto_bytes, raise_ir_version
 from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
@@ -205,20 +206,27 @@ class PlainRun:
     """`model`, which stays unchanged, loaded as a whole. Raises ModelError where onnxruntime refuses it.
 
     Some kernels round differently at another distance from a multiple of 64 bytes. `addresses` are those of inputs in the arena, by name:
-    such an input has the same distance here, all others are at a multiple.
+    such an input has the same distance here, all others are at a multiple. `content` are the bytes of the file of `model`, where these are
+    known.
     """
 
-    def __init__(self, model: ir.Model, shapes: Shapes, addresses: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        shapes: Shapes,
+        addresses: Mapping[str, int] | None = None,
+        content: bytes | None = None,
+    ) -> None:
         copy = model
         if model.functions or not _LISTED <= model.ir_version <= MAX_IR_VERSION:
-            copy = model.clone()
+            copy, content = model.clone(), None
             fold(copy)
             raise_ir_version(copy)
         with types_kept((*copy.graph.inputs, *copy.graph.outputs)):
             for value in copy.graph.outputs:
                 # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
                 value.shape = None
-            self._session = session_of(copy)
+            self._session = session_of(copy, None if content is None else _with_open_outputs(content))
             if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
                     value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
@@ -255,6 +263,15 @@ class PlainRun:
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
         return TensorMemory.empty(dtype, shape, size)
+
+
+def _with_open_outputs(content: bytes) -> bytes:
+    """Return the bytes of a model file without the declared shapes of its outputs."""
+    proto = onnx.ModelProto.FromString(content)
+    for output in proto.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return proto_bytes(proto)
 
 
 # The orders in which the copies of a plan are made as early, and as late, as the plan allows.
@@ -346,13 +363,14 @@ def arena_run(
     wanted: Wanted = ANYTHING,
     progress: Progress = silent,
     facts: LayoutFacts | None = None,
+    content: bytes | None = None,
 ) -> ArenaVerdict:
     """Run `model` in the arena of `result` and outside it, on the same inputs, and compare all outputs bit for bit.
 
-    All inputs are as `wanted`. `facts` are those of the opened model. There is one run in which kernels that share bytes are repeated on
-    other values; several where the plan allows another order of the nodes, or data decide which nodes run or how large a tensor is. All use
-    unoptimised kernels on one thread. Raises ModelError where onnxruntime cannot run the model or one of its nodes, CheckFailed where the
-    plan leaves the arena.
+    All inputs are as `wanted`. `facts` are those of the opened model, `content` the bytes of its file, where these are known. There is
+    one run in which kernels that share bytes are repeated on other values; several where the plan allows another order of the nodes, or
+    data decide which nodes run or how large a tensor is. All use unoptimised kernels on one thread. Raises ModelError where onnxruntime
+    cannot run the model or one of its nodes, CheckFailed where the plan leaves the arena.
     """
     model, shapes, constants = unfold(model, shapes, constants)
     facts = facts or LayoutFacts(model, shapes, constants)
@@ -360,7 +378,7 @@ def arena_run(
     count = SEVERAL if executor.may_differ else 1
     prepared = [_arrays(fed) for fed in wanted.feeds(model, shapes.sizes, count)]
     # The session of the whole model is gone before the nodes run, which read the weights once more.
-    expected = _plain_runs(PlainRun(model, shapes, executor.addresses), prepared, progress)
+    expected = _plain_runs(PlainRun(model, shapes, executor.addresses, content), prepared, progress)
     return_free_memory()
     nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every

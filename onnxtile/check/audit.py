@@ -101,10 +101,18 @@ class Audit(VerbResult):
 
 @collector_paused()
 def check(
-    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model,
+    claims: PlanDocument,
+    shapes: Shapes,
+    constants: Constants,
+    digest: str | None = None,
+    content: bytes | None = None,
 ) -> Audit:
-    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`."""
-    return judged(GraphModel(*plain_model(model, shapes, constants)), claims, digest)
+    """Return the faults of `claims`, the published plan of `model` with these `shapes` and `constants`: see `judged`.
+
+    `content` are the bytes of the file of `model`, where these are known.
+    """
+    return judged(GraphModel(*plain_model(model, shapes, constants, content)), claims, digest)
 
 
 def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -> Audit:
@@ -190,10 +198,15 @@ def check_ranges(
 
 
 def require(
-    model: ir.Model, claims: PlanDocument, shapes: Shapes, constants: Constants, digest: str | None = None
+    model: ir.Model,
+    claims: PlanDocument,
+    shapes: Shapes,
+    constants: Constants,
+    digest: str | None = None,
+    content: bytes | None = None,
 ) -> Audit:
     """Return the result of the check. Raises CheckFailed with the first fault of `claims`, if it has one."""
-    audit = check(model, claims, shapes, constants, digest)
+    audit = check(model, claims, shapes, constants, digest, content)
     if audit.failures:
         more = f", and {len(audit.failures) - 1} more" if len(audit.failures) > 1 else ""
         hint = audit.failures[0].hint or "please report it with the model"

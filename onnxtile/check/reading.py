@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import onnx
 import onnx_ir as ir
 import pydantic
 
@@ -46,12 +47,16 @@ _READS_NUMBERS = {"Slice": 1, "Dropout": 2, "QLinearConcat": 0}
 """The first operand whose numbers the check reads, by operator; it reads those of calls, too."""
 
 
-def plain_model(model: ir.Model, shapes: Shapes, constants: Constants) -> PlainModel:
-    """Return `model` with what `shapes` and `constants` know of its values, also inside calls of functions."""
+def plain_model(model: ir.Model, shapes: Shapes, constants: Constants, content: bytes | None = None) -> PlainModel:
+    """Return `model` with what `shapes` and `constants` know of its values, also inside calls of functions.
+
+    `content` are the bytes of the file of an opened model, where these are known.
+    """
     opened = unfold(model, shapes, constants)
     facts = _Facts(opened.model, opened.shapes, opened.constants)
     known = {path: dict(facts.of_values(graph)) for path, graph in _graphs(opened.model.graph, ())}
-    return PlainModel(without_weights(model), known, model.ir_version)
+    proto = without_weights(model) if content is None else onnx.ModelProto.FromString(content)
+    return PlainModel(proto, known, model.ir_version)
 
 
 class RangedValue(NamedTuple):

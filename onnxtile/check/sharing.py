@@ -22,7 +22,7 @@ else:
     from graph import Graph, GraphNode, Value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SharedStates:
     """`next_states` has the output by the input of each state. Rows of `spread` tensors are further apart than they are long.
 
@@ -33,7 +33,7 @@ class SharedStates:
     spread: Mapping[Value, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Link:
     """`result` may lie `at` bytes after the start of `operand`: as a "view" or "part" of it, "joined" of it, or written "over" it.
 
@@ -98,7 +98,7 @@ def _contiguous(node: GraphNode) -> Iterator[Link]:
         yield from _parts(boxes.operands[0], corners)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Boxes:
     """A Concat of `operands`, a Split or Slice of the first of them along `axis`, or another shape of it ("Reshape")."""
 
@@ -491,7 +491,7 @@ def carried(node: GraphNode, body: Graph) -> list[tuple[Value, Value]]:
 # When each value of a graph is made and read, in the order in which its nodes run.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunOrder:
     """The nodes of `graph` in the order in which they run, the step of each, and its name in the plan.
 

@@ -377,6 +377,12 @@ def live_sums(lower: Ints, upper: Ints, sizes: Ints, end: int) -> Ints:
     return np.cumsum(change, axis=0)[:-1]
 
 
+def distinct(numbers: Ints) -> Ints:
+    """Return each of `numbers` once, in ascending order, as np.unique does, which loads numpy.ma in 10 milliseconds."""
+    ordered = np.sort(numbers)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
 class LiveSums:
     """The live bytes of each step before `end`, of all changes added so far. A change takes two additions, however long it lasts."""
 

@@ -53,9 +53,10 @@ def _dtype(value: ir.Value) -> ir.DataType | None:
     tensor = value.const_value
     if tensor is not None:
         return tensor.dtype
-    if not isinstance(value.type, ir.TensorType) or value.type.dtype == ir.DataType.UNDEFINED:
+    type_ = value.type
+    if type_ is None or not isinstance(type_, ir.TensorType) or type_.dtype == ir.DataType.UNDEFINED:
         return None
-    return value.type.dtype
+    return type_.dtype
 
 
 def _dims(value: ir.Value) -> Dims | None:

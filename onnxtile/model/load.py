@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper, serialization
 
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
-from onnxtile.model.topology import all_nodes, all_values, main_graphs, tensors_of
+from onnxtile.model.topology import all_nodes, all_values, is_external, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
@@ -343,16 +343,20 @@ def _read(path: Path) -> ir.Model:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
     model = _deserialise(proto, str(path), mapped)
+    external = []
     for tensor in _tensors(model):
-        if isinstance(tensor, ir.serde.TensorProtoTensor):
+        if type(tensor) is ir.serde.TensorProtoTensor:
             without_second_props(tensor)
+        elif is_external(tensor):
+            external.append(tensor)
     folder = path.parent.resolve()
-    for tensor in external_tensors(model):
+    for tensor in external:
         _require_inside(tensor, folder, path)
         tensor.base_dir = folder
         _require_data(tensor, str(path))
-    _use_checked_weights(model)
-    _use_checked_attributes(model)
+    if external:
+        _use_checked_weights(model)
+        _use_checked_attributes(model)
     _free_negative_sizes(model)
     return model
 
@@ -418,31 +422,38 @@ def _require_no_map(graph: onnx.GraphProto) -> None:
 
 def _require_text(model: ir.Model) -> None:
     """Raise ModelError where a text is not UTF-8: it comes out of the file as bytes, and could not be written again."""
-    if any(isinstance(text, bytes) for text in _texts(model)):
+    kinds: set[type] = set()
+    for texts in _texts(model):
+        kinds.update(map(type, texts))
+    if bytes in kinds:
         raise ModelError("not valid ONNX: a text is not UTF-8")
 
 
-def _texts(model: ir.Model) -> Iterator[object]:
-    """Yield names, doc strings and metadata of the model; what is not UTF-8 is bytes."""
-    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
-    yield from (*model.metadata_props.keys(), *model.metadata_props.values())
+def _texts(model: ir.Model) -> Iterator[tuple[object, ...]]:
+    """Yield names, doc strings and metadata of the model, several at a time; what is not UTF-8 is bytes."""
+    yield (model.producer_name, model.producer_version, model.domain, model.doc_string, *_metadata(model))
     for graph in main_graphs(model):
-        yield from (graph.name, graph.doc_string, *graph.metadata_props.keys(), *graph.metadata_props.values())
+        yield (graph.name, graph.doc_string, *_metadata(graph))
     for function in model.functions.values():
-        yield from (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
-        yield from (*function.metadata_props.keys(), *function.metadata_props.values())
+        yield (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
+        yield _metadata(function)
     for node in all_nodes(model):
-        yield from (node.domain, node.op_type, node.name, node.overload, node.doc_string, *node.attributes)
-        yield from (*node.metadata_props.keys(), *node.metadata_props.values())
-        yield from (attribute.doc_string for attribute in node.attributes.data.values())
+        attributes = node.attributes.data
+        yield (node.domain, node.op_type, node.name, node.overload, node.doc_string, *attributes, *_metadata(node))
+        yield tuple(attribute.doc_string for attribute in attributes.values()) if attributes else ()
     for value in all_values(model):
-        yield from (value.name, value.doc_string, *value.metadata_props.keys(), *value.metadata_props.values())
-        yield None if value.type is None else value.type.denotation
+        type_ = value.type
+        yield (value.name, value.doc_string, None if type_ is None else type_.denotation, *_metadata(value))
+
+
+def _metadata(holder: ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value) -> tuple[object, ...]:
+    properties = holder.metadata_props
+    return (*properties, *properties.values()) if properties else ()
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:
     """Return the constants of all graphs and functions whose bytes lie in external files, in order."""
-    return [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
+    return [tensor for tensor in _tensors(model) if is_external(tensor)]
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -456,12 +467,12 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 def _require_bytes(tensor: ir.TensorProtocol) -> None:
     """Raise ModelError unless a tensor that was read has the elements that its shape asks for."""
-    if isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
-        return
-    if isinstance(tensor, ir.StringTensor):
-        present, wanted = len(tensor.raw), tensor.size
-    elif isinstance(tensor.raw, onnx.TensorProto) and tensor.raw.HasField("raw_data"):
+    if type(tensor) is ir.serde.TensorProtoTensor and tensor.raw.HasField("raw_data"):
         present, wanted = len(tensor.raw.raw_data), tensor.nbytes
+    elif isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
+        return
+    elif isinstance(tensor, ir.StringTensor):
+        present, wanted = len(tensor.raw), tensor.size
     else:
         present, wanted = tensor.numpy().size, tensor.size
     if present != wanted:
@@ -503,7 +514,7 @@ def _use_checked_weights(model: ir.Model) -> None:
     for graph in main_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
+            if tensor is None or not is_external(tensor):
                 continue
             checked = _checked(tensor)
             value.const_value = checked if tensor.nbytes > INLINE_BYTES else _in_memory(checked)
@@ -518,7 +529,7 @@ def _use_checked_attributes(model: ir.Model) -> None:
 
 
 def _is_external(attribute: ir.Attr) -> bool:
-    return not attribute.is_ref() and isinstance(attribute.value, ir.ExternalTensor)
+    return not attribute.is_ref() and is_external(attribute.value)
 
 
 def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
@@ -568,7 +579,7 @@ def _own_tensors(model: ir.Model) -> None:
 
 
 def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    return _checked(tensor) if isinstance(tensor, ir.ExternalTensor) else copied_tensor(tensor, tensor.name)
+    return _checked(tensor) if is_external(tensor) else copied_tensor(tensor, tensor.name)
 
 
 def _require_names(model: ir.Model) -> None:

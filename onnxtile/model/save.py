@@ -34,7 +34,7 @@ from onnxtile.model.preserved import (
     warn_of_unlisted,
     without_outputs,
 )
-from onnxtile.model.topology import main_graphs
+from onnxtile.model.topology import is_external, main_graphs
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
@@ -264,7 +264,7 @@ def _entries(draft: Draft, beside: str) -> Iterator[_StreamEntry]:
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:
     """Return how many bytes of a large constant are written last; 0 for one that is small or lies in a file of its own."""
-    if isinstance(tensor, ir.ExternalTensor) or tensor.dtype == ir.DataType.STRING:
+    if is_external(tensor) or tensor.dtype == ir.DataType.STRING:
         return 0
     size = int(tensor.nbytes)
     return size if size > INLINE_BYTES else 0
@@ -539,5 +539,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def inline_bytes(model: ir.Model) -> int:
     """Return the bytes of the initializers that do not lie in external files."""
     constants = (value.const_value for graph in main_graphs(model) for value in graph.initializers.values())
-    inline = (tensor for tensor in constants if tensor is not None and not isinstance(tensor, ir.ExternalTensor))
+    inline = (tensor for tensor in constants if tensor is not None and not is_external(tensor))
     return sum(int(tensor.nbytes) for tensor in inline)

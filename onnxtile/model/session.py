@@ -24,7 +24,7 @@ from onnxtile.model.save import (
     write_model,
 )
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import all_nodes, has_body
+from onnxtile.model.topology import all_nodes, has_body, is_external
 from onnxtile.operators.table import may_draw
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
@@ -146,7 +146,7 @@ def may_split(model: ir.Model) -> bool:
 def _copied_bytes(graph: ir.Graph) -> int:
     """Return the bytes of the constants in memory that all pieces hold together."""
     constants = (v.const_value for nodes in _batches(graph) for v in _read(nodes) if v.is_initializer())
-    return sum(int(t.nbytes) for t in constants if t is not None and not isinstance(t, ir.ExternalTensor))
+    return sum(int(t.nbytes) for t in constants if t is not None and not is_external(t))
 
 
 def _cuts(graph: ir.Graph) -> Iterator[_NodeRange]:

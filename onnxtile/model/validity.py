@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import numpy_helper
 
 from onnxtile.model.functions import require_bounded_calls
+from onnxtile.model.topology import is_external
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.runtime import inferred_results
 
@@ -357,7 +358,7 @@ def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
     tensor: ir.TensorProtocol = attribute.value
-    return tensor if tensor.nbytes > INLINE_BYTES or isinstance(tensor, ir.ExternalTensor) else None
+    return tensor if tensor.nbytes > INLINE_BYTES or is_external(tensor) else None
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
@@ -367,7 +368,7 @@ def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
 def _with_bytes(value: ir.Value) -> ir.Value:
     """Return `value`, or one like it whose tensor is in memory where that of `value` is in a file."""
     tensor = value.const_value
-    if not isinstance(tensor, ir.ExternalTensor):
+    if tensor is None or not is_external(tensor):
         return value
     inline = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
     return ir.Value(name=value.name, shape=value.shape, type=value.type, const_value=inline)

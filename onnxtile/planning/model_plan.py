@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -26,7 +27,6 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
 from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories, smallest
-from onnxtile.planning.movement.timetable import SlowTensors, allocate_apart
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
@@ -54,6 +54,9 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
+
+if TYPE_CHECKING:
+    from onnxtile.planning.movement.timetable import SlowTensors
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -145,7 +148,7 @@ def plan_model(
     if fixed.pins:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
-    allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
+    allocator = _allocator(settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
@@ -220,6 +223,15 @@ def plan_model(
         **fixed.fixed_fields,
         **described(layout),
     )
+
+
+def _allocator(slow: SlowTensors | None) -> Callable[..., Allocation]:
+    """Return what places the buffers of a plan; tensors in a `slow` memory are placed apart."""
+    if slow is None:
+        return allocate
+    from onnxtile.planning.movement.timetable import allocate_apart  # few plans have a movement
+
+    return partial(allocate_apart, slow=slow)
 
 
 def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None) -> tuple[LayoutFacts, States]:

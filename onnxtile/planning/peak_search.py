@@ -298,9 +298,18 @@ def unrolled(trail: Trail) -> list[int]:
     return [node for run in reversed(runs) for node in run]
 
 
+_FEW = 8
+"""Bits, at most, that are set one by one: each takes a pass over the bytes of the number."""
+
+
 def _bits(nodes: Sequence[int]) -> int:
-    """Return a number with the bits `nodes` set, in one pass over its bytes."""
-    bits = bytearray(max(nodes, default=0) // 8 + 1)
+    """Return a number with the bits `nodes` set, where they are many in one pass over its bytes."""
+    if len(nodes) <= _FEW:
+        number = 0
+        for node in nodes:
+            number |= 1 << node
+        return number
+    bits = bytearray(max(nodes) // 8 + 1)
     for node in nodes:
         bits[node // 8] |= 1 << node % 8
     return int.from_bytes(bits, "little")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onnxtile.declare.plan_document import CopyCount, PlanFailure, PlannedBuffer, PlannedPart
+from onnxtile.declare.plan_document import CopyCount, PlanFailure, PlannedBuffer
 from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.planning.offsets.effort import NORMAL, Effort
 from onnxtile.planning.offsets.memories import Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, align
 from onnxtile.planning.planners import find_planner
-from onnxtile.planning.result import PlanResult
+from onnxtile.planning.result import PlanResult, planned_parts
 from onnxtile.system.errors import CheckFailed, UsageError
 from onnxtile.system.text import text_of, whole
 
@@ -375,8 +375,3 @@ def plan_buffers(
         outside=(),
         unplanned=(),
     )
-
-
-def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
-    """Return the parts of the outline of `buffer`."""
-    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)

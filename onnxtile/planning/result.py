@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxtile.declare.plan_document import (
     ArenaFormula,
@@ -17,6 +17,7 @@ from onnxtile.declare.plan_document import (
     PlanDocument,
     PlannedInput,
     PlannedMovement,
+    PlannedPart,
     PlannedState,
     PlanRow,
     SearchProof,
@@ -26,6 +27,9 @@ from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.model.formula import SizePieces, SizeRanges, read_size
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxtile.planning.offsets.problem import Buffer
 
 
 def size_text(size: SizePieces) -> SizeText:
@@ -200,3 +204,8 @@ class PlanResult(PlanDocument, VerbResult):
         entries = super().to_dict()
         states = [*entries.pop("states", ()), *entries.pop("listed")]
         return entries | ({"states": states} if states else {})
+
+
+def planned_parts(buffer: Buffer) -> tuple[PlannedPart, ...]:
+    """Return the parts of the outline of `buffer`."""
+    return tuple(PlannedPart(p.start, p.end - p.start, p.lower, p.upper - 1) for p in buffer.outline)

@@ -35,8 +35,7 @@ from onnxtile.model.topology import all_values, clear_plan
 from onnxtile.planning.bodies import BodyPlan, BodyPlans
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.orders import named
-from onnxtile.planning.problem_plan import planned_parts
-from onnxtile.planning.result import KeptState, ListedState, PlanResult
+from onnxtile.planning.result import KeptState, ListedState, PlanResult, planned_parts
 from onnxtile.planning.workspaces import WorkspaceBuffer
 from onnxtile.shapes.resolve import Shapes, bytes_formula
 from onnxtile.system.dataclass import dataclass

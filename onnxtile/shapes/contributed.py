@@ -130,8 +130,8 @@ def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
     A function of the same name in the model counts for nothing: onnxruntime takes its own operator.
     """
     versions = Opsets(model)
-    used = {(node.domain, node.op_type, _version(versions.of(node.graph), node.domain)) for node in all_nodes(model)}
-    return {(d, name) for d, name, version in used if _is_contributed(name, d, version)}
+    used = {(node.graph, node.domain, node.op_type) for node in all_nodes(model)}
+    return {(d, name) for graph, d, name in used if _is_contributed(name, d, _version(versions.of(graph), d))}
 
 
 def _version(imports: Mapping[str, int], domain: str) -> int:

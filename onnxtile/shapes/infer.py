@@ -53,7 +53,7 @@ def _inferred(model: ir.Model) -> list[Known]:
     contributed = contributed_operators(model)
     for value in _inferable(model, contributed):
         value.shape = None
-        if isinstance(value.type, ir.TensorType):
+        if type(value.type) is ir.TensorType:
             value.type = None
     named = named_sizes(model)
     graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]

@@ -440,7 +440,7 @@ def _is_optional(value: ir.Value) -> bool:
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         value = node.inputs[0]
         node = value.producer()
-    return isinstance(value.type, ir.OptionalType) or (node is not None and node.op_type == "Optional")
+    return type(value.type) is ir.OptionalType or (node is not None and node.op_type == "Optional")
 
 
 # The size of a tensor in bytes.

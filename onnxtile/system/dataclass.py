@@ -8,14 +8,16 @@ Here only `__init__` is compiled, and only once it has been called so often that
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING
 from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
+from threading import local
 from typing import TYPE_CHECKING, Any, NoReturn
 
-_OFTEN = 150
+_OFTEN = 500
 """Calls of an `__init__` that take as long, beyond those of the compiled one, as it takes to compile it."""
 
 if TYPE_CHECKING:
@@ -29,11 +31,14 @@ else:
             return made if cls is None else made(cls)
 
         def decorate(cls):
-            # Only a subclass has to be frozen by the standard library, which compiles two methods for that.
-            is_derived = any(map(dataclasses.is_dataclass, cls.__bases__))
+            bases = [base.__dataclass_params__ for base in cls.__bases__ if dataclasses.is_dataclass(base)]
+            inherits = frozen and bool(bases) and all(isinstance(one, _FrozenParameters) for one in bases)
             # In place of no docstring, the standard library would write a signature, which takes long.
             doc, cls.__doc__ = cls.__doc__, "Not empty."
-            dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=frozen and is_derived, kw_only=kw_only)
+            # What is not frozen by its bases has to be frozen by the standard library, where it has some.
+            is_frozen = frozen and bool(bases) and not inherits
+            with _FrozenParameters.hidden(inherits):
+                dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=is_frozen, kw_only=kw_only)
             cls.__doc__ = doc
             own = {name for name, value in vars(cls).items() if value is not None}
             fields = dataclasses.fields(cls)
@@ -49,12 +54,42 @@ else:
                 setattr(cls, name, methods[name])
             if eq and not frozen and "__hash__" not in own:
                 cls.__hash__ = None
-            if frozen and not is_derived:
-                cls.__dataclass_params__.frozen = True
+            if frozen and not bases:
                 cls.__setattr__, cls.__delattr__ = _refuse_assignment, _refuse_deletion
+            if frozen and not is_frozen:
+                cls.__dataclass_params__ = _FrozenParameters(cls.__dataclass_params__)
             return cls
 
         return decorate if cls is None else decorate(cls)
+
+
+class _FrozenParameters:
+    """The parameters of a frozen class. They are `hidden` while a subclass is made that has its methods: the standard library
+    would compile two more for it.
+    """
+
+    _now = local()
+
+    def __init__(self, parameters: Any) -> None:
+        self._parameters = parameters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parameters, name)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the class is frozen, as the standard library asks."""
+        return not getattr(self._now, "are_hidden", False)
+
+    @classmethod
+    @contextmanager
+    def hidden(cls, are_hidden: bool) -> Iterator[None]:
+        """Let the parameters of all classes say in this thread that they are not frozen, if `are_hidden`."""
+        cls._now.are_hidden = are_hidden
+        try:
+            yield
+        finally:
+            cls._now.are_hidden = False
 
 
 class _Initialiser:
@@ -88,15 +123,15 @@ class _Initialiser:
         """Do what the compiled method does; where the arguments do not fit, call that, since it says why."""
         values = dict(zip(self._arguments, given, strict=False)) | by_name
         fits = len(values) == len(given) + len(by_name)
-        put = object.__setattr__ if self._frozen else setattr
+        fields = vars(instance)  # a frozen class refuses assignments, which take longer, too
         for name, is_argument, default, factory in self._fields:
             if is_argument and name in values:
-                put(instance, name, values.pop(name))
+                fields[name] = values.pop(name)
             elif factory is not MISSING:
-                put(instance, name, factory())
+                fields[name] = factory()
             else:
                 fits &= default is not MISSING
-                put(instance, name, default)
+                fields[name] = default
         if values or not fits:
             self._compiled()(instance, *given, **by_name)
         elif hasattr(instance, "__post_init__"):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -19,7 +20,9 @@ from onnxtile.model.node_kinds import SEED, RandomNodes, has_seed, holders
 from onnxtile.model.topology import all_nodes, bodies_of, followers
 from onnxtile.operators.table import may_draw
 from onnxtile.system.dataclass import dataclass
-from onnxtile.verification.trials import Verdict
+
+if TYPE_CHECKING:
+    from onnxtile.verification.trials import Verdict
 
 _NAMED = 3
 """Random nodes that a reason names."""

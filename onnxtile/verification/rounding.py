@@ -104,6 +104,11 @@ def resolved(model: ir.Model) -> Shapes:
     return resolve(model, run=not is_narrow(model))
 
 
+def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
+    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
+    return shapes() if bound is model else resolved(bound)
+
+
 # Comparison before the last Sigmoid or Softmax of an output that is the same number everywhere, whatever the model computes.
 #
 # On noise many detection heads give 0 everywhere: a wrong model gives the same zeros. Then both models run once more without these

@@ -312,15 +312,18 @@ def _cone(edit: ModelEdit, reduction: ir.Node) -> set[ir.Node] | None:
     return None if source is None or not _is_small(edit, reduction, source) else makers_from_narrower(edit, source)
 
 
-def makers_from_narrower(edit: ModelEdit, source: ir.Value) -> set[ir.Node] | None:
+def makers_from_narrower(
+    edit: ModelEdit, source: ir.Value, inside: Collection[str] = frozenset()
+) -> set[ir.Node] | None:
     """Return the nodes that make a tensor from much narrower ones, or from inputs; None where there are no such nodes.
 
-    Each of them gives the same when it runs again.
+    Each of them gives the same when it runs again. Tensors `inside` of quantised islands are made again with the island.
     """
     wide, cone = edit.bytes(source), set[ir.Node]()
     given = {source: wide}
     while len(cone) < _LONGEST:
-        if cone and sum(given.values()) * _NARROWER <= wide:
+        is_stored = not any(value.name in inside for value in given)
+        if cone and is_stored and sum(given.values()) * _NARROWER <= wide:
             return cone
         widest = max(given, key=lambda value: (given[value], value.name or ""))
         maker = widest.producer()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, NodePosition
+from onnxtile.fitting.network import FitKernel
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import SecondPass, makers_from_narrower, reductions_of, run_again
 from onnxtile.model import keys
+from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.model.topology import dependencies
 from onnxtile.system.dataclass import dataclass
 
@@ -228,7 +230,7 @@ def _put(order: dict[ir.Node, None], last: ir.Node, earlier: Mapping[ir.Node, ir
 
 
 _LONG = 8
-"""Kernels that run while a tensor waits, at least."""
+"""Nodes that run while a tensor waits, at least; those that quantise or dequantise are not counted."""
 _PART = 8
 """A tensor of this part of the largest sum of live bytes may be made again, and none of fewer bytes."""
 _NARROWER = 2
@@ -267,30 +269,60 @@ def _long_skips(edit: ModelEdit, regions: Regions, nodes: Mapping[ir.Node, ir.No
         for tensor in dict.fromkeys(kernel.reads):
             readers.setdefault(tensor, []).append(index)
     least = max((region.peak for region in regions.whole), default=0) // _PART
-    made = [nodes.get(kernel.source.node) for kernel in network.kernels]
-    macs = {node: kernel.macs for node, kernel in zip(made, network.kernels, strict=True) if node is not None}
+    counts = list(accumulate((len(kernel.members) - _conversions(kernel) for kernel in network.kernels), initial=0))
+    macs = {nodes[kernel.source.node]: kernel.macs for kernel in network.kernels}
     sizes = {about.name: about.size for about in network.tensors}
+    inside = frozenset(about.name for about in network.tensors if about.is_inside)
     places = {node: place for place, node in enumerate(edit.model.graph)}
     for tensor, maker in regions.makers.items():
-        about, node = network.tensors[tensor], made[maker]
-        before = _last_before_gap(readers.get(tensor, []))
-        if before is None or node is None or about.size < max(least, 1) or about.is_kept:
+        about, reading = network.tensors[tensor], readers.get(tensor, [])
+        before = _last_before_gap(reading, counts)
+        if before is None or about.size < max(least, 1) or about.is_kept:
             continue
-        cone = makers_from_narrower(edit, node.outputs[0])
-        last = made[before]
-        if cone is None or last is None or not _is_made_once_more(cone):
+        last = nodes[network.kernels[before].members[-1].source.node]
+        node = next(nodes[part.source.node] for part in network.kernels[maker].members if tensor in part.makes)
+        late = (part for index in reading if index > before for part in network.kernels[index].members)
+        first = min(places[nodes[part.source.node]] for part in late if tensor in part.reads)
+        cone = makers_from_narrower(edit, node.outputs[0], inside)
+        # Nodes of an island may stand apart: those that read the tensor for a late kernel must come late, too.
+        if cone is None or first < places[last]:
             continue
-        given = {value.name for member in cone for value in member.inputs if value is not None}
-        given -= {value.name for member in cone for value in member.outputs}
-        kept = sum(sizes.get(name or "", 0) for name in given)
+        again = (_quantised_from_outside(value, sizes) for value in _operands_of(cone))
+        cone |= {member for member in again if member is not None}
+        if not _is_made_once_more(cone):
+            continue
+        kept = sum(sizes.get(value.name or "", 0) for value in _operands_of(cone))
         if kept * _NARROWER <= about.size:
-            again = SecondPass(last, tuple(sorted(cone, key=places.__getitem__)))
-            yield LongSkip(again, about.size - kept, sum(macs.get(member, 0) for member in cone))
+            second = SecondPass(last, tuple(sorted(cone, key=places.__getitem__)))
+            yield LongSkip(second, about.size - kept, sum(macs.get(member, 0) for member in cone))
 
 
-def _last_before_gap(readers: list[int]) -> int | None:
-    """Return the last of the first readers of a tensor, after which it waits longest; None where it does not wait long."""
-    gaps = [(later - earlier, -earlier) for earlier, later in pairwise(readers)]
+def _conversions(kernel: FitKernel) -> int:
+    """Return how many nodes of a quantised island only quantise or dequantise."""
+    nodes = (part.source.node for part in kernel.parts)
+    return sum(quantises(node) or dequantises(node) for node in nodes)
+
+
+def _operands_of(cone: set[ir.Node]) -> set[ir.Value]:
+    """Return what nodes read that others make."""
+    given = {value for member in cone for value in member.inputs if value is not None}
+    return given - {value for member in cone for value in member.outputs}
+
+
+def _quantised_from_outside(value: ir.Value, sizes: Mapping[str, int]) -> ir.Node | None:
+    """Return the node that quantises a graph input to a value, where the input takes no bytes of the arena: so the value need not wait."""
+    node = value.producer()
+    source = node.inputs[0] if node is not None and quantises(node) else None
+    is_outside = source is not None and source.is_graph_input() and not sizes.get(source.name or "", 1)
+    return node if is_outside else None
+
+
+def _last_before_gap(readers: list[int], nodes: Sequence[int]) -> int | None:
+    """Return the last of the first readers of a tensor, after which it waits longest; None where it does not wait long.
+
+    So many `nodes` run before each kernel.
+    """
+    gaps = [(nodes[later] - nodes[earlier], -earlier) for earlier, later in pairwise(readers)]
     longest, earlier = max(gaps, default=(0, 0))
     return -earlier if longest > _LONG else None
 

@@ -203,7 +203,7 @@ def skips_made_again(
     At most `most_macs` multiply-accumulates are done again. Nothing where no tensor is made so from narrower ones.
     """
     tried = 0
-    for count in () if is_quantised(original) else (1, len(original.graph)):
+    for count in (1, len(original.graph)):
         edit = _edit_of_copy(original, shapes)
         skips = long_skips(edit, regions, dict(zip(original.graph, edit.model.graph, strict=True)))
         total = accumulate(skip.macs for skip in skips)

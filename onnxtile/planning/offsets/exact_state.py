@@ -116,7 +116,9 @@ class SearchState(NamedTuple):
 def groups(problem: Problem) -> list[list[int]]:
     """Return the buffers of `problem` that have bytes and no pin, by number, in groups without overlap or conflict between them."""
     lower, upper = problem.live_ranges
-    order = np.setdiff1d(np.flatnonzero(problem.footprints), problem.pinned)
+    is_free = np.array(problem.footprints, np.int64) > 0
+    is_free[list(problem.pinned)] = False
+    order = np.flatnonzero(is_free)
     order = order[np.argsort(lower[order], kind="stable")]
     if not len(order):
         return []

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.kernel_graph import Ints, live_sums
+from onnxtile.kernels.kernel_graph import Ints, distinct, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.problem import Buffer, Problem, size_of
 from onnxtile.system.dataclass import dataclass
@@ -478,7 +478,7 @@ class _Stacked:
     def __init__(self, stacking: Stacking) -> None:
         problem = stacking.problem
         lower, upper = problem.live_ranges
-        births = np.unique(lower)
+        births = distinct(lower)
         begin, end = np.searchsorted(births, lower), np.searchsorted(births, upper)
         self._begin, self._end = begin.tolist(), end.tolist()
         self._units = [problem.alignment_of(buffer) for buffer in problem.buffers]

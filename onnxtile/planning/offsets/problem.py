@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from onnxtile.kernels.kernel_graph import Ints, LivePart, live_sums, rounded
+from onnxtile.kernels.kernel_graph import Ints, LivePart, distinct, live_sums, rounded
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
@@ -251,7 +251,7 @@ class Problem:
         """The largest sum of live footprints in bytes, and the first step at which it is reached; (0, 0) without buffers."""
         parts = self.parts
         sizes = parts.end - parts.start
-        times = np.unique(parts.lower)
+        times = distinct(parts.lower)
         if not len(times):
             return 0, 0
         live = live_sums(np.searchsorted(times, parts.lower), np.searchsorted(times, parts.upper), sizes, len(times))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.kernel_graph import Ints, live_sums
+from onnxtile.kernels.kernel_graph import Ints, distinct, live_sums
 from onnxtile.planning.offsets.problem import Problem
 from onnxtile.system.dataclass import dataclass
 
@@ -50,7 +50,7 @@ class Strip:
         size = np.array(problem.footprints, np.int64)
         number = np.argsort(lower, kind="stable")
         number = number[size[number] > 0]
-        births = np.unique(lower[number])
+        births = distinct(lower[number])
         begin, end = np.searchsorted(births, lower[number]), np.searchsorted(births, upper[number])
         first = np.searchsorted(begin, np.arange(len(births) + 1))
         unit = np.array([b.alignment or problem.alignment for b in problem.buffers], np.int64)

@@ -40,7 +40,6 @@ from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
-from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.topology import clear_plan
 from onnxtile.model.validity import check
 from onnxtile.planning.model_plan import PlanSettings, plan_model
@@ -378,8 +377,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     is_cut_short, prices = False, subject.prices
     least = wanted.capacity, prices
     base = unblocked_subject(subject)
-    remakes = not subject.options.exact and not is_quantised(base.model)
-    floor = floor_of(base.regions, base.extra_left, remakes=remakes)
+    floor = floor_of(base.regions, base.extra_left, remakes=not subject.options.exact)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
     for form in _forms(base):

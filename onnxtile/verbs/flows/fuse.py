@@ -29,13 +29,12 @@ from onnxtile.verbs.flows.results import (
     BoundDims,
     FuseResult,
     agreeing,
-    bound_shapes,
     file_of,
     require_sites,
 )
 from onnxtile.verbs.fuse import FuseOptions
 from onnxtile.verification.open_sizes import bound_copy, bound_form
-from onnxtile.verification.rounding import compare, is_narrow, resolved
+from onnxtile.verification.rounding import bound_shapes, compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxtile.declare.plan_document import KernelCount
-from onnxtile.fusion.float_view import float_meaning
 from onnxtile.kernels.kernel_graph import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
@@ -70,6 +69,8 @@ def _is_float(node: ir.Node, value: ir.Value) -> bool:
     """Return whether `value`, made by `node`, has floats, as far as its type or the operator says."""
     if value.dtype is not None:
         return value.dtype.is_floating_point()
+    from onnxtile.fusion.float_view import float_meaning  # few models are quantised
+
     row = operator_of(node)
     if quantises(node) or sums_integers(node) or float_meaning(node) is not None or (row is not None and row.truths):
         return False

@@ -15,10 +15,10 @@ from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, by_effect, check_s
 from onnxtile.model.validity import check
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.long_work import Progress
-from onnxtile.verbs.flows.results import BoundDims, FuseResult, agreeing, bound_shapes, require_sites
+from onnxtile.verbs.flows.results import BoundDims, FuseResult, agreeing, require_sites
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.open_sizes import bound_form
-from onnxtile.verification.rounding import excused, is_narrow, widened
+from onnxtile.verification.rounding import bound_shapes, excused, is_narrow, widened
 from onnxtile.verification.trials import Verdict, compare_with, run_original
 
 

@@ -31,6 +31,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.formula import SizeFormula, SizeRanges, read_size
 from onnxtile.model.load import digest, file_name, load
+from onnxtile.model.save import Draft, written
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.offsets.effort import LEVELS
 from onnxtile.planning.offsets.problem import OverCapacity
@@ -89,7 +90,16 @@ def plan(options: PlanOptions) -> PlannedModel:
     run with every tensor at its planned address. Raises ModelError, UsageError; Infeasible over `capacity`; CheckFailed where the check
     fails; Mismatch where the run inside the arena differs.
     """
+    return _plan(options)[0]
+
+
+def _plan(options: PlanOptions) -> tuple[PlannedModel, Draft]:
+    """Return what `plan` returns, and its model as it is to be written."""
+    require_movement(options)
     try:
+        if options.largest is not None or options.has_ranges:
+            planned = plan_over_ranges(options) if options.largest is None else plan_largest(options)
+            return planned, Draft(planned.model)
         return _planned(options)
     except OverCapacity as error:
         if not options.dim_ranges:  # fit takes one size
@@ -98,12 +108,7 @@ def plan(options: PlanOptions) -> PlannedModel:
         raise
 
 
-def _planned(options: PlanOptions) -> PlannedModel:
-    require_movement(options)
-    if options.largest is not None:
-        return plan_largest(options)
-    if options.has_ranges:
-        return plan_over_ranges(options)
+def _planned(options: PlanOptions) -> tuple[PlannedModel, Draft]:
     settings = settings_of(options)
     progress, inputs, shapes = options.progress, options.input_file, options.whole_shapes
     bounds, ranges = options.dim_bounds, options.input_ranges
@@ -130,27 +135,29 @@ def _planned(options: PlanOptions) -> PlannedModel:
         planned, opened, result = plan_moved(planned, known, settings, options)
         facts = LayoutFacts(*opened)
     result = replace(result, kernels=counted)
-    require(opened.model, result, opened.shapes, opened.constants, result.digest)
+    annotate(planned, result)
+    # A model without open calls is written once: these bytes are checked, run and saved.
+    draft = written(planned) if opened.model is planned else Draft(planned)
+    require(opened.model, result, opened.shapes, opened.constants, result.digest, draft.content)
     verdict: ArenaVerdict | StateVerdict | None = None
     not_run = None
     if options.verify:
         try:
-            verdict = _run_in_arena(facts, opened, result, wanted, options)
+            verdict = _run_in_arena(facts, opened, result, wanted, options, draft.content)
         except NoKernel as error:
             not_run = error.message.partition(":")[0]
         else:
             require_equal(verdict)
-    annotate(planned, result)
     taken = None if leading is None else open_sizes(leading, result, options)
-    return PlannedModel(planned, result, verdict, not_run, open_sizes=taken, source=file_of(options.model))
+    return PlannedModel(planned, result, verdict, not_run, open_sizes=taken, source=file_of(options.model)), draft
 
 
 def run(options: PlanStep) -> Outcome:
     """Do what the command and the step `plan` ask for."""
-    planned = plan.from_options(options)
+    planned, draft = _plan(options)
     if options.wants_c:
         planned = with_firmware(planned, options)
-    return Outcome(planned, "plan", planned.model, emitted=planned.document if options.emit else None)
+    return Outcome(planned, "plan", draft, emitted=planned.document if options.emit else None)
 
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
@@ -162,14 +169,26 @@ def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
 
 
 def _run_in_arena(
-    facts: LayoutFacts, opened: Unfolded, result: PlanResult, wanted: Wanted, options: PlanOptions
+    facts: LayoutFacts,
+    opened: Unfolded,
+    result: PlanResult,
+    wanted: Wanted,
+    options: PlanOptions,
+    content: bytes | None,
 ) -> ArenaVerdict | StateVerdict:
     """Run `opened` inside its arena: many times where the plan keeps states, else once."""
     if result.states:
         return state_verdict(opened, result, wanted, options)
     options.progress("running the model")
     return arena_run(
-        opened.model, result, opened.shapes, opened.constants, wanted=wanted, progress=options.progress, facts=facts
+        opened.model,
+        result,
+        opened.shapes,
+        opened.constants,
+        wanted=wanted,
+        progress=options.progress,
+        facts=facts,
+        content=content,
     )
 
 

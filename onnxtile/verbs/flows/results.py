@@ -21,13 +21,10 @@ from onnxtile.model.load import Source
 from onnxtile.model.modules import ModulePath, module_path
 from onnxtile.model.save import Draft
 from onnxtile.model.topology import node_ids
-from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError, about_options
 from onnxtile.system.files import require_writable, staged
 from onnxtile.system.long_work import Progress
-from onnxtile.verification.rounding import resolved
-from onnxtile.verification.trials import Verdict
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import ArenaVerdict, StateVerdict
@@ -54,6 +51,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.tile import TileOptions
     from onnxtile.verbs.unfuse import UnfuseOptions
     from onnxtile.verbs.verify import CompareOptions
+    from onnxtile.verification.trials import Verdict
 
 
 BoundDims: TypeAlias = Mapping[str, int]
@@ -121,11 +119,6 @@ def require_equal(verdict: ArenaVerdict | StateVerdict, sizes: str = "") -> None
         where = f": {verdict.differing!r} at step {verdict.step}" if verdict.differing else ""
         reason = f"the run inside the arena{sizes} differs from the plain run{where}"
         raise Mismatch(reason, hint="please report it with the model")
-
-
-def bound_shapes(model: ir.Model, shapes: Callable[[], Shapes], bound: ir.Model) -> Shapes:
-    """Return the shapes of `bound`, the form of `model` with all inputs bound: the `shapes` of `model` where it has no open dimensions."""
-    return shapes() if bound is model else resolved(bound)
 
 
 # Verbs as methods of results.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
+from models.make_quantised import quantise
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import skips_made_again
@@ -23,8 +26,11 @@ from tests.fitting.networks import model, run
 TEXT = "it is made again for its last readers"
 
 
-def u_net(rows: int = 48) -> onnx.ModelProto:
-    """Return two levels that are halved, and joined again; the first of them is made of an image."""
+def u_net(rows: int = 48, deeper: int = 0) -> onnx.ModelProto:
+    """Return two levels that are halved, and joined again; the first of them is made of an image, the second is some layers `deeper`."""
+    more = "".join(
+        f"[more{n}] v{n + 1} = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(v{n}, w2)\n    " for n in range(deeper)
+    )
     return model(
         f"""
 g (float[1,2,{rows},16] x) => (float[1,1,{rows},16] y) {{
@@ -38,8 +44,8 @@ g (float[1,2,{rows},16] x) => (float[1,1,{rows},16] y) {{
     [deep2] i = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(h, w2)
     [relu2] j = Relu(i)
     [deep3] k = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(j, w2)
-    [relu3] l = Relu(k)
-    [up] u = ConvTranspose<kernel_shape=[2,2], strides=[2,2]>(l, w3)
+    [relu3] v0 = Relu(k)
+    {more}[up] u = ConvTranspose<kernel_shape=[2,2], strides=[2,2]>(v{deeper}, w3)
     [join] n = Concat<axis=1>(u, b)
     [last] o = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(n, w4)
     [tail] y = Relu(o)
@@ -72,6 +78,17 @@ def test_a_long_skip_is_made_again_within_the_budget() -> None:
     assert made_again(fitted) == [("skip",)]
     assert fitted.before.macs < fitted.after.macs <= 1.6 * fitted.before.macs
     assert fitted.verdict is not None and fitted.verdict.equal
+    assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
+
+
+def test_a_long_skip_of_a_quantised_model_is_made_again(tmp_path: Path) -> None:
+    onnx.save(u_net(deeper=6), tmp_path / "net.onnx")
+    quantise(tmp_path / "net.onnx", "qdq-per-channel", tmp_path / "int8.onnx")
+    kept = onnxtile.fit(tmp_path / "int8.onnx", capacity="smallest", budget="0%")
+    fitted = onnxtile.fit(tmp_path / "int8.onnx", capacity="smallest", budget="60%")
+    assert made_again(fitted) == [("b_QuantizeLinear",)]
+    assert fitted.after.arena < 0.8 * kept.after.arena
+    assert fitted.verdict is not None and all(output.max_abs == 0 for output in fitted.verdict.outputs)
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
 
 
