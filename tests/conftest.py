@@ -48,8 +48,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So does this process: to read the assertions of all tests takes 12 s.
 sys.dont_write_bytecode = False
 
-# As in a command (`onnxtile.cli`): Python looks for cycles after so many new objects, and not after 700, which is a sixth of some folders.
-gc.set_threshold(200_000)
+# Python looks for cycles after so many new objects: after 700 that is a sixth of some folders, after 200,000 a seventh of
+# tests of whole models; after a million a process takes 55 MB more.
+gc.set_threshold(1_000_000)
 
 # A shell that starts the tests in the background, or nohup, leaves signals ignored, and every process that a test starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -199,9 +199,7 @@ class GraphRun:
         """Return whether `kernel` runs on other values first; never one that reads a part of an operand: the rest may be another's."""
         if not shares_bytes(kernel, self.sites):
             return False
-        return not any(
-            self._shapes.is_bound(value) for value in (*kernel.reads, *(output for _, output in kernel.outputs))
-        )
+        return not self._shapes.has_bound((*kernel.reads, *(output for _, output in kernel.outputs)))
 
     def _repeat(self, number: int, kernel: Kernel, paired: PairedValues) -> Corruption | None:
         """Run `kernel` on other values of its operands, in the arena and outside, unless an equal one has run on such.
@@ -270,7 +268,7 @@ class GraphRun:
     def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
         """Run `kernel` on `values`, and put its results into `targets` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
-        is_fixed = not any(self._shapes.is_bound(value) for _, value in kernel.outputs)
+        is_fixed = not self._shapes.has_bound(value for _, value in kernel.outputs)
         if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
             outputs = {name: target.binding for name, value in kernel.outputs if (target := targets[value]) is not None}
             kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
@@ -627,7 +625,8 @@ class Unsure:
     def of(cls, facts: LayoutFacts) -> Unsure:
         """Return the unsure outputs of the model of `facts`."""
         graph = facts.model.graph
-        halves = followers(graph, set(_with_halves(facts)), 1)
+        sources = set(_with_halves(facts)) if facts.shapes.has_dtype(_HALVES) else set[ir.Node]()
+        halves = followers(graph, sources, 1) if sources else {}
         wider = {value.name: WIDER for value in graph.outputs if value.name and value in halves}
         return cls(drawn_outputs(facts.model, facts.constants), wider)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -33,7 +34,7 @@ class Kernel:
     inputs: tuple[tuple[str, ir.Value], ...]
     outputs: tuple[tuple[str, ir.Value], ...]
 
-    @property
+    @cached_property
     def reads(self) -> tuple[ir.Value, ...]:
         """The values that the node reads."""
         return tuple(value for _, value in self.inputs)
@@ -341,13 +342,13 @@ class GrowingStates:
 
     def read(self, values: Iterable[ir.Value], paired: PairedValues) -> None:
         """Read those of `values` that are such tensors from the arena."""
-        for value in values:
+        for value in values if self.rows else ():
             if value in self.rows:
                 self.rows[value].read(paired.arena[value])
 
     def write(self, values: Iterable[ir.Value], arena: ValueTable) -> None:
         """Write the new elements of those of `values` that are such tensors into the arena, and read all again."""
-        for value in values:
+        for value in values if self.rows else ():
             if value in self.rows:
                 rows, operand = self.rows[value], self.begun.get(value)
                 rows.write(arena[value], 0 if operand is None else len(arena[operand].data) // rows.rows)

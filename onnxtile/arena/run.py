@@ -322,36 +322,45 @@ _PATTERNS = (0xFF, 0xA5, 0x5A)
 _ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
 
 
-@dataclass(frozen=True)
-class ArenaVerdict(JsonFields):
-    """Whether a model gives the same bits in its arena as in a plain run.
+@dataclass(frozen=True, kw_only=True)
+class BitVerdict(JsonFields):
+    """Whether runs in arenas give the same bits as plain runs.
 
-    `runs` runs on different inputs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with
-    the first difference. `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if
-    nothing was written around the arena. `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because
-    their bytes are in place. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with
-    a run of the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name,
-    with the reason. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
+    `runs` runs compared all `outputs`, and every tensor of the arena whenever it was written or read; they end with the first difference.
+    `differing` is the first tensor with another bit, noticed at `step` (None: at the end). `red_zones` is true if nothing was written
+    around the arena. `repeated` different kernels, which share bytes, ran on other values as well. Every tensor is compared with a run of
+    the nodes one by one in memory of their own. `excused` outputs need not have the bits of the run of the whole model: by name, with the
+    reason.
     """
-
-    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
 
     runs: int
     outputs: tuple[str, ...]
     differing: str | None
     step: int | None
     red_zones: bool
-    kernels: int
-    repeated: int
-    sessions: int
-    views: int
+    repeated: int = 0
     excused: Mapping[str, str] = field(default_factory=dict)
-    copy_runs: int = 0
 
     @property
     def equal(self) -> bool:
-        """Whether every bit was as in the plain run, and nothing was written around the arena."""
+        """Whether every bit was as in the plain runs, and nothing was written around the arena."""
         return self.differing is None and self.red_zones
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaVerdict(BitVerdict):
+    """Whether a model gives the same bits in its arena as in a plain run, on different inputs.
+
+    `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because their bytes are in place. `copy_runs`
+    more runs made the copies between memories as early as the plan allows, and as late.
+    """
+
+    JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"
+
+    kernels: int
+    sessions: int
+    views: int
+    copy_runs: int = 0
 
 
 def arena_run(
@@ -520,35 +529,22 @@ class SizedPlan:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class StateVerdict(JsonFields):
+@dataclass(frozen=True, kw_only=True)
+class StateVerdict(BitVerdict):
     """Whether runs in one arena, with the state kept in place, give the same bits as as many plain runs.
 
-    `runs` runs followed each other; they end with the first difference. After them, `drawn_runs` followed from a random first state.
-    `states` are the names of the inputs and outputs that are one state. `copied` bytes of states were copied after all runs together.
-    `differing` is the first tensor with another bit, noticed in the step `step` of run number `at` (from 0). `outputs`, `red_zones`,
-    `excused` and `repeated` are as in ArenaVerdict. `sizes` are the sizes of dimensions with a range at which the runs were made, by name.
+    The runs followed each other. After them, `drawn_runs` followed from a random first state. `states` are the names of the inputs and
+    outputs that are one state. `copied` bytes of states were copied after all runs together. A difference was in run number `at` (from 0).
+    `sizes` are the sizes of dimensions with a range at which the runs were made, by name.
     """
 
     JSON = "equal runs states outputs copied differing step at red_zones excused sizes repeated drawn_runs"
 
-    runs: int
     states: tuple[tuple[str, str], ...]
-    outputs: tuple[str, ...]
     copied: int
-    differing: str | None
-    step: int | None
     at: int | None
-    red_zones: bool
-    excused: Mapping[str, str] = field(default_factory=dict)
     sizes: tuple[Mapping[str, int], ...] = ()
-    repeated: int = 0
     drawn_runs: int = 0
-
-    @property
-    def equal(self) -> bool:
-        """Whether every bit was as in the plain runs, and nothing was written around the arena."""
-        return self.differing is None and self.red_zones
 
 
 def state_run(plans: Iterator[SizedPlan], wanted: Wanted, *, progress: Progress = silent) -> StateVerdict:

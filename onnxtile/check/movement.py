@@ -391,9 +391,8 @@ _PARAMETERS = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.BOOL})
 
 
 def wrong_movement(claims: PlanDocument, placing: Placing, unchecked: list[str]) -> Iterator[PlanFailure]:
-    """Yield the faults of the copies of a plan; none where each buffer has one memory. What is not checked is added to `unchecked`."""
-    if claims.movement is None:
-        return
+    """Yield the faults of the copies of a plan with a movement. What is not checked is added to `unchecked`."""
+    assert claims.movement is not None
     line = placing.line
     copies = [node for node in line.nodes if node.copied]
     if len(claims.arenas) != _MEMORIES:

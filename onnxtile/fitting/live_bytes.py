@@ -592,17 +592,27 @@ def whole_kernel_bytes(
 # The bytes that live at once while a network runs as it is.
 
 
-def uncut_peak(network: Network) -> int:
-    """Return the most bytes that live at once, in one pass over the kernels.
+def uncut_loads(network: Network) -> list[int]:
+    """Return the bytes that live while each kernel runs, in one pass over the kernels.
 
-    Views, and results in the place of operands, are followed from kernel to kernel. So it is no more than the largest peak of single
-    kernels, which count every tensor that passes by.
+    Views, and results in the place of operands, are followed from kernel to kernel. So they are no more than the peaks of single kernels,
+    which count every tensor that passes by.
     """
     count, whole = len(network.kernels), Cut()
     results = [result for kernel in network.kernels for result in kernel.makes if network.last_reads[result] >= count]
     ranges = UncutRegion(network.kernels, network.tensors, results).ranges(whole)
     trace = RegionTracer(network.kernels, network.tensors, results, ranges, whole).trace()
-    return live_bytes(trace, network.kernels, network.tensors, network.given).peak
+    live = live_bytes(trace, network.kernels, network.tensors, network.given)
+    loads = [live.first] * count
+    for op, load in zip(trace.ops, live.loads, strict=True):
+        if op.kernel is not None:
+            loads[op.kernel] = max(loads[op.kernel], load)
+    return loads
+
+
+def uncut_peak(network: Network) -> int:
+    """Return the most bytes that live at once while a network runs as it is."""
+    return max(uncut_loads(network), default=0)
 
 
 # The costs of a region that is cut: counted on one strip of each kind, since most strips of a region are alike.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import field
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.modules import ModulePath, module_note
@@ -206,7 +207,7 @@ class GraphWriter:
         """Return an initializer of these sizes, which stay inline when weights are external; equal sizes share one."""
         key = tuple(sizes)
         if key not in self._known:
-            self._known[key] = self.constant(ir.tensor(sizes, dtype=ir.DataType.INT64), stem)
+            self._known[key] = self.constant(ir.Tensor(np.asarray(sizes, np.int64)), stem)
             self.sizes.append(self._known[key])
         return self._known[key]
 

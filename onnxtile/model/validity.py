@@ -276,6 +276,12 @@ def _shapeless(proto: onnx.ModelProto) -> str | None:
     return None
 
 
+def _unsorted(reason: str) -> str | None:
+    """Return what helps where nodes are out of order, as onnxruntime's conversion to float16 leaves them."""
+    is_so = "topologically sorted" in reason
+    return "sort its nodes, as onnx_ir.passes.common.TopologicalSortPass does" if is_so else None
+
+
 def _check(proto: onnx.ModelProto) -> None:
     require_bounded_calls(proto)
     try:
@@ -284,7 +290,7 @@ def _check(proto: onnx.ModelProto) -> None:
         oddities = runnable_oddities(proto)
         if not oddities:
             reason = str(error).split("==> Context", maxsplit=1)[0]
-            hint = _too_new(proto) or _shapeless(proto)
+            hint = _too_new(proto) or _shapeless(proto) or _unsorted(reason)
             raise ModelError(f"the model is not valid ONNX: {' '.join(reason.split())}", hint=hint) from None
         for oddity in oddities:
             warnings.warn(oddity, ModelWarning, stacklevel=4)

@@ -431,9 +431,16 @@ class _Smallest:
             self.over = self.over or error
 
     def enter_wholes(self, layouts: Iterable[Layout]) -> None:
-        """Enter with whole buffers those of `layouts` with outlines whose arenas may yet be smaller."""
+        """Enter with whole buffers those of `layouts` with outlines whose arenas may yet be smaller; for every order, with fewer parts.
+
+        A part that adds to no step of one order may be in conflict with more tensors over all orders.
+        """
         for layout in layouts:
-            if layout.problem.has_outlines and self.is_open(layout):
+            if isinstance(layout.order, InEveryOrder):
+                loose = layout.make_loose()
+                if loose.problem != layout.problem:
+                    self.enter(loose)
+            elif layout.problem.has_outlines and self.is_open(layout):
                 self.enter_whole(layout)
 
     def enter_whole(self, layout: Layout) -> None:

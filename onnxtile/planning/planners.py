@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from onnxtile.kernels.kernel_graph import Ints, LivePart, by_steps, rounded
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.exact_search import How, solve
 from onnxtile.planning.offsets.gaps import (
     EjectionSearch,
     Fitter,
@@ -28,6 +27,7 @@ from onnxtile.planning.offsets.problem import (
     OffsetPlan,
     OptimalityProof,
     PinOverlap,
+    Placement,
     Problem,
     align,
     size_of,
@@ -36,14 +36,6 @@ from onnxtile.planning.offsets.repeated_skyline import fillings
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import unknown
 from onnxtile.system.registry import discover
-
-
-@dataclass(frozen=True)
-class Placement:
-    """An offset in bytes for each buffer of a problem, in its order, and a bound on the smallest arena."""
-
-    offsets: tuple[int, ...]
-    proof: OptimalityProof
 
 
 @dataclass(frozen=True)
@@ -256,7 +248,6 @@ _OF_PARTS = 10
 """One in so many steps goes to each proof for buffers cut into parts, and to bounding rectangles that were placed on their own before."""
 _FEW = 500
 """Buffers up to which placing parts takes the whole effort where bounding rectangles need no more bytes; of more it seldom helps."""
-_ENDED: dict[How, Ended] = {"optimal": "search ended", "effort": "effort", "time": "time", "size": "too many buffers"}
 
 
 def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:
@@ -266,16 +257,13 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
     """
     if problem.has_outlines:
         return _of_outlines(problem, start, effort)
-    solution = solve(problem, start, effort)
-    if solution.lower_bound > problem.lower_bound:
-        return Placement(solution.offsets, OptimalityProof(solution.lower_bound, "search", _ENDED[solution.ended]))
-    did_reach = solution.ended == "optimal"
-    return Placement(
-        solution.offsets,
-        OptimalityProof(
-            problem.lower_bound, problem.bound, "lower bound reached" if did_reach else _ENDED[solution.ended]
-        ),
-    )
+    from onnxtile.planning.offsets.exact_search import solve  # most problems are solved before
+
+    found = solve(problem, start, effort)
+    if found.proof.lower_bound > problem.lower_bound:
+        return found
+    ended: Ended = "lower bound reached" if found.proof.ended == "search ended" else found.proof.ended
+    return Placement(found.offsets, OptimalityProof(problem.lower_bound, problem.bound, ended))
 
 
 def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:

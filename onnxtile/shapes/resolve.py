@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -177,6 +178,10 @@ class Shapes:
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Return the element type; None where it is unknown or the value is no tensor."""
         return self._dtypes.get(value)
+
+    def has_dtype(self, dtypes: AbstractSet[ir.DataType]) -> bool:
+        """Return whether any value has an element type of `dtypes`."""
+        return not dtypes.isdisjoint(self._dtypes.values())
 
     def dims(self, value: ir.Value) -> Dims | None:
         """Return the dimensions: a number, the name of a symbol, or None where unknown; None as a whole where the rank is unknown."""

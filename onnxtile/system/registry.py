@@ -164,6 +164,7 @@ def late(home: str) -> Callable[..., Any]:
     return call
 
 
+@cache
 def data_folder(name: str) -> Path:
     """Return the folder `name` ("patterns", "models") that ships with the package.
 

@@ -429,13 +429,17 @@ _NUDGES = 3
 
 
 def judge(
-    original: ir.Model, rewritten: ir.Model, progress: Progress = silent, compared: OutputComparison | None = None
+    original: ir.Model,
+    rewritten: ir.Model,
+    progress: Progress = silent,
+    compared: OutputComparison | None = None,
+    content: bytes | None = None,
 ) -> Verdict:
     """Run both models on the same inputs; an output may be off by the usual tolerance, or twice as far as rounding leads.
 
     Rounding changes inputs by one unit in the last place, and quantised tensors of `original`, where it has some, by one step. A
     comparison of outputs that is given decides alone. An output that is flat on these inputs is compared before its last Sigmoid or
-    Softmax.
+    Softmax. `content` are the bytes of the file of `rewritten`, where they are known.
 
     Raises ModelError where onnxruntime refuses one of the models.
     """
@@ -445,7 +449,8 @@ def judge(
     def judged(first: ir.Model, second: ir.Model, ran: list[Trial]) -> Verdict:
         if compared is not None:
             return compare_with(ran, second, dims, progress, compared)
-        return excused(compare_with(ran, second, dims, progress), first, second, ran)
+        held = content if second is rewritten else None
+        return excused(compare_with(ran, second, dims, progress, content=held), first, second, ran)
 
     pair = models.first, models.second
     return models.judged(compare_before(judged(*pair, trials), trials, *pair, judged))

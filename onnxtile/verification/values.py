@@ -20,7 +20,8 @@ bfloat16), and by one unit in the last place at least: in proportion to the prec
 ABSOLUTE = 1e-5
 """Absolute tolerance as a share of the largest value of the output: small values come from cancelling large ones.
 
-For coarser element types four units in the last place of the largest value, at most half of what is relative.
+For coarser element types four units in the last place of the largest value, at most half of what is relative. Where no value is a
+normal number, the share is that of the smallest one: below it, all numbers of a type are equally far apart.
 """
 
 _EXACT = "exact equality is required: the values are not floats"
@@ -145,7 +146,10 @@ def _compare_floats(name: str, expected: Array, got: Array, precision: float) ->
     size = np.abs(np.where(finite, a, 0))
     off = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
     largest = float(size.max(initial=0.0))
-    floor = share * largest
+    least_normal = float(_limits_of(expected.dtype).smallest_normal)
+    if largest < least_normal:
+        why = f"{expected.dtype}: {tolerance:.3g} of each element and {share:.3g} of the smallest normal number"
+    floor = share * max(largest, least_normal)
     relative = _relative(off, size)
     max_rel = float(relative[size > largest * 1e-3].max(initial=0.0)) if largest else float(relative.max(initial=0.0))
     max_abs = float(off.max(initial=0.0))
@@ -190,8 +194,13 @@ def _element(name: str, index: int, expected: Any, got: Any) -> OutputError:
 
 def precision_of(dtype: Any) -> float:
     """Return the distance of 1 from the next larger number of a float of numpy or ml_dtypes."""
+    return float(_limits_of(dtype).eps)
+
+
+def _limits_of(dtype: Any) -> Any:
+    """Return the `finfo` of a float of numpy or ml_dtypes."""
     if dtype.kind == "V" or dtype.itemsize < 2:
         import ml_dtypes
 
-        return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-    return float(np.finfo(dtype).eps)
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return np.finfo(dtype)

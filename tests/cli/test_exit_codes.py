@@ -113,7 +113,9 @@ def test_every_verb_is_here() -> None:
     assert set(FAILED) <= set(verbs())
 
 
-@pytest.mark.parametrize("command", DONE.values())
+@pytest.mark.parametrize(
+    "command", [command for command in DONE.values() if command != "demo"]
+)  # tests/test_package.py
 def test_what_is_done_is_0(run: Run, command: str) -> None:
     done = run(*shlex.split(command))
     assert (done.code, "error" in done.err) == (0, False), done

@@ -48,7 +48,7 @@ from tests.fitting.networks import branches, inverted_residuals, model
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
         (("--capacity", "4KiB", "--budget", "-3nodes"), 2, "at least 1"),
-        (("--capacity", "30000", "--budget", "9nodes"), 1, "nothing fits"),
+        (("--capacity", "7500", "--budget", "9nodes"), 1, "nothing fits"),
         (("--capacity", "4KiB", "--target", "nowhere.toml"), 2, "nowhere.toml"),
         (("--capacity", "4KiB", "--tolerance", "2step"), 2, "invalid --tolerance '2step'"),
         (("--capacity", "4KiB", "-o", "m.onnx"), 2, "--force"),
@@ -66,7 +66,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     run: Run,
     tmp_path: Path,
 ) -> None:
-    onnx.save(branches(), tmp_path / "m.onnx")
+    onnx.save(branches(8), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", *arguments)
     assert done.code == code
     assert said in done.err
@@ -84,12 +84,18 @@ def test_unbound_sizes_name_the_dimension(run: Run, tmp_path: Path) -> None:
     assert "give them, for example --dim n=" in done.err
 
 
-def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path) -> None:
-    made = model("g (seq(float[2,8]) s, float[2,8] x) => (float[2,8] y) { y = Relu(x) }")
-    onnx.save(made, tmp_path / "m.onnx")
+@pytest.mark.parametrize(
+    ("body", "container"),
+    [
+        ("(seq(float[2,8]) s, float[2,8] x) => (float[2,8] y) { y = Relu(x) }", "a sequence"),
+        ("(float[2,8] x) => (float[2,8] y) { s = Optional(x) y = OptionalGetElement(s) }", "an optional"),
+    ],
+)
+def test_an_input_that_is_no_tensor_needs_no_option(run: Run, tmp_path: Path, body: str, container: str) -> None:
+    onnx.save(model("g " + body), tmp_path / "m.onnx")
     done = run("fit", "m.onnx", "--capacity", "1KiB")
     assert done.code == 2
-    assert "'s' is a sequence, and fit takes models of tensors only" in done.err
+    assert f"'s' is {container}, and fit takes models of tensors only" in done.err
 
 
 def test_a_model_with_nothing_to_cut_says_so(run: Run, tmp_path: Path) -> None:
@@ -221,21 +227,21 @@ def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve:
 
 def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go() -> None:
     told: list[tuple[str, int, int]] = []
-    model = inverted_residuals()
+    model = inverted_residuals(9)
 
     def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
         told.append((stage, done, total))
 
     found = onnxtile.fit_curve(model, budget="0%,100nodes", progress=tell)
     points = [stage.partition(":")[0] for stage, _, _ in told if stage.startswith("point")]
-    assert points[0] == "point 2, up to 15.1 KiB of 20.2 KiB"
+    assert points[0] == "point 2, up to 4.59 KiB of 6.13 KiB"
     # One more than there are: none is smaller than the last.
     assert len(found.points) <= len({*points}) + 1 <= len(found.points) + 2
     searched = [(done, total) for stage, done, total in told if stage.endswith(": searching")]
     assert searched and all(done <= total for done, total in searched)
     assert any(stage == f"{points[0]}: writing" for stage, _, _ in told)
     told.clear()
-    onnxtile.fit(model, capacity="16KiB", budget="0%", verify=False, progress=tell)
+    onnxtile.fit(model, capacity="4KiB", budget="0%", verify=False, progress=tell)
     assert any(stage.startswith("attempt 1 of at most ") and stage.endswith(": searching") for stage, _, _ in told)
 
 

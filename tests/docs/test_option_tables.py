@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from onnxtile.cli.command import verbs
-from onnxtile.cli.option_tables import filled
+from tests.conftest import docs_script
 
 PAGES = sorted((Path(__file__).parent.parent.parent / "docs").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_tables_of_a_page_are_current(page: Path) -> None:
-    """`python -m onnxtile.cli.option_tables docs` writes them."""
-    assert page.read_text() == filled(page.read_text())
+    """`python docs/option_tables.py` writes them."""
+    assert page.read_text() == docs_script("option_tables").filled(page.read_text())
 
 
 def test_every_verb_with_a_step_has_a_table() -> None:

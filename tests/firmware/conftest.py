@@ -1,4 +1,4 @@
-"""Programs of these tests are compiled once: the same command makes the same files of the same texts."""
+"""Programs of these tests are compiled once: the same command makes the same files of the same texts; few are measured."""
 
 from __future__ import annotations
 
@@ -46,3 +46,17 @@ def _compiled_once() -> Iterator[None]:
         for module in (build, prove):
             patch.setattr(module, "command_done", compile_once)
         yield
+
+
+@pytest.fixture
+def footprint() -> None:
+    """Let the programs of a test be measured."""
+
+
+@pytest.fixture(autouse=True)
+def _few_are_measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the bytes of programs, for which each is compiled once more, where a test does not ask for `footprint`."""
+    from onnxtile.firmware import build
+
+    if "footprint" not in request.fixturenames:
+        monkeypatch.setattr(build, "footprint_of", lambda *_, **__: None)

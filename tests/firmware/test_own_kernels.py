@@ -97,6 +97,7 @@ def test_a_wrong_function_is_noticed(tmp_path: Path) -> None:
 
 
 @needs_cc
+@pytest.mark.usefixtures("footprint")
 def test_a_function_counts_in_flash(tmp_path: Path) -> None:
     made = built(network(), table(tmp_path, ADD))
     unused = "\nvoid unused(int32_t *x) { for (int i = 0; i < 100; ++i) x[i] = x[i * 3] * 7 + x[i * 5]; }\n"

@@ -402,6 +402,7 @@ def emulated(options: str, board: str) -> ProgramTarget:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "board"), [M7, M4])
+@pytest.mark.usefixtures("footprint")
 def test_a_program_runs_on_a_microcontroller(options: str, board: str) -> None:
     for model in (network(), ROOT / "models" / "transformer.onnx"):
         planned = onnxtile.plan(model, verify=False)
@@ -426,6 +427,7 @@ def ended(command: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @needs_cc
+@pytest.mark.usefixtures("footprint")
 def test_the_command_writes_both_files_and_tells_flash_and_ram(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -453,6 +455,7 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
         (["--emit", "net.c", "--target", 'cc = "gcc --no-such-option"'], "the C compiler refuses the program"),
     ],
 )
+@pytest.mark.usefixtures("footprint")
 def test_options_that_make_no_sense_are_one_line_and_write_nothing(
     options: list[str],
     message: str,
@@ -472,6 +475,7 @@ def test_options_that_make_no_sense_are_one_line_and_write_nothing(
 
 
 @needs_cc
+@pytest.mark.usefixtures("footprint")
 def test_a_pipeline_bounds_ram_and_flash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

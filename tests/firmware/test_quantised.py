@@ -354,6 +354,7 @@ def test_an_island_may_be_written_over_its_operand(rows: bool, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "board"), [M7, M4])
+@pytest.mark.usefixtures("footprint")
 def test_a_quantised_program_is_compared_node_by_node_on_a_microcontroller(options: str, board: str) -> None:
     planned = onnxtile.plan(quantised(), verify=False)
     made = build(opened_of(planned), planned.plan, target=emulated(options, board))

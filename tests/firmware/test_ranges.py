@@ -199,6 +199,7 @@ def test_a_cache_grows_from_empty_and_again_after_a_reset(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("footprint")
 def test_a_cache_grows_on_a_microcontroller(tmp_path: Path) -> None:
     target = emulated(*M7)
     planned = onnxtile.plan(decoder(grows=True), verify=False, dims={"past": "0:15"}, state="found")

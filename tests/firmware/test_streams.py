@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import onnx
@@ -32,20 +34,44 @@ from onnxtile.model.feeds import ANYTHING
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 
 
-def planned_rows(source: onnx.ModelProto, capacity: int, *names: str) -> tuple[PlannedModel, Unfolded]:
-    """Return the plan of a model that was fitted with these inputs row by row, and the model with its calls open."""
-    fitted = onnxtile.fit(source, capacity=capacity, io=[f"{name}=rows" for name in names], verify=False, budget="0%")
+def two_images() -> onnx.ModelProto:
+    """Return a model of two inputs that can come row by row."""
+    return model(
+        """
+g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
+    [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
+    [other] b = Conv<kernel_shape=[1,1]>(z, w1)
+    [add] c = Add(a, b)
+    [mean] y = GlobalAveragePool(c)
+}""",
+        w0=(4, 2, 3, 3),
+        w1=(4, 2, 1, 1),
+    )
+
+
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
+    "one channel": (partial(image, 1), 1500),
+    "three channels": (partial(image, 3), 2048),
+    "quantised": (quantised, 4000),
+    "two inputs": (two_images, 4096),
+}
+"""Models and capacities in bytes."""
+
+
+@cache
+def planned_rows(name: str) -> tuple[PlannedModel, Unfolded]:
+    """Return the plan of a model that was fitted with its inputs row by row, and the model with its calls open."""
+    made, capacity = CASES[name]
+    source = made()
+    rows = [f"{value.name}=rows" for value in source.graph.input]
+    fitted = onnxtile.fit(source, capacity=capacity, io=rows, verify=False, budget="0%")
     planned = onnxtile.plan(fitted.model, verify=False)
     return planned, unfold(planned.model, resolve(planned.model, run=True), Constants(planned.model))
 
 
-@pytest.mark.parametrize(
-    ("source", "capacity"),
-    [(image(1), 1500), (image(3), 2048), (quantised(), 4000)],
-    ids=["one channel", "three channels", "quantised"],
-)
-def test_the_program_asks_for_each_row_once(source: onnx.ModelProto, capacity: int) -> None:
-    planned, opened = planned_rows(source, capacity, "x")
+@pytest.mark.parametrize("name", ["one channel", "three channels", "quantised"])
+def test_the_program_asks_for_each_row_once(name: str) -> None:
+    planned, opened = planned_rows(name)
     made = build(opened, planned.plan)
     assert made.proof.equal
     assert made.proof.runs == 3
@@ -60,18 +86,7 @@ def test_the_program_asks_for_each_row_once(source: onnx.ModelProto, capacity: i
 
 
 def test_two_inputs_have_functions_of_their_own() -> None:
-    source = model(
-        """
-g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
-    [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
-    [other] b = Conv<kernel_shape=[1,1]>(z, w1)
-    [add] c = Add(a, b)
-    [mean] y = GlobalAveragePool(c)
-}""",
-        w0=(4, 2, 3, 3),
-        w1=(4, 2, 1, 1),
-    )
-    planned, opened = planned_rows(source, 4096, "x", "z")
+    planned, opened = planned_rows("two inputs")
     made = build(opened, planned.plan)
     assert made.proof.equal
     assert {function for _, function in made.source.interface.streams} == {"onnxtile_net_rows_x", "onnxtile_net_rows_z"}
@@ -79,7 +94,7 @@ g (float[1,2,24,20] x, float[1,2,24,20] z) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("fault", ["twice", "early"])
 def test_rows_that_come_twice_or_out_of_order_end_the_proof(fault: str) -> None:
-    planned, opened = planned_rows(image(1), 1500, "x")
+    planned, opened = planned_rows("one channel")
     program, command = program_of(opened, planned.plan), compiler()
     assert command is not None
     places = [number for number, call in enumerate(program.calls) if isinstance(call, HelperCall)]

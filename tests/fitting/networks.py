@@ -85,11 +85,11 @@ g (float[1,3,{rows},{columns}] x) => (float[1,8,1,1] y) {{
     )
 
 
-def branches() -> onnx.ModelProto:
+def branches(rows: int = 32) -> onnx.ModelProto:
     """Return two branches from a wide tensor to a narrow one, whose nodes alternate: one branch after the other takes fewer bytes."""
     return model(
-        """
-g (float[1,2,32,16] x) => (float[1,2,1,1] y) {
+        f"""
+g (float[1,2,{rows},16] x) => (float[1,2,1,1] y) {{
     [stem] s = Conv<pads=[1,1,1,1], kernel_shape=[3,3]>(x, w0)
     [wide0] a = Conv(s, w1)
     [wide1] b = Conv(s, w2)
@@ -98,7 +98,7 @@ g (float[1,2,32,16] x) => (float[1,2,1,1] y) {
     [project0] e = Conv(c, w3)
     [project1] f = Conv(d, w4)
     [add] y = Add(e, f)
-}""",
+}}""",
         w0=(2, 2, 3, 3),
         w1=(16, 2, 1, 1),
         w2=(16, 2, 1, 1),

@@ -45,6 +45,9 @@ from tests.fitting.test_search import regions
 # fit: the arena of the result is what plan says of it, and the outputs are those of the model.
 
 
+SMALL = partial(inverted_residuals, 17)
+
+
 @cache
 def fitted_of(made: Callable[[], onnx.ModelProto], capacity: str, **options: Any) -> onnxtile.FittedModel:
     """Return a model cut to a capacity, of which several tests read something."""
@@ -94,8 +97,8 @@ def test_a_model_that_fits_stays_as_it_is() -> None:
 
 
 def test_the_smallest_arena_is_below_any_that_was_asked_for() -> None:
-    smallest = onnxtile.fit(inverted_residuals(9), capacity="smallest")
-    assert smallest.after.arena <= onnxtile.fit(inverted_residuals(9), capacity=4000).after.arena
+    smallest = onnxtile.fit(inverted_residuals(5, 8), capacity="smallest")
+    assert smallest.after.arena <= onnxtile.fit(inverted_residuals(5, 8), capacity=1500).after.arena < 1500
 
 
 def test_constants_that_are_listed_as_inputs_are_no_inputs_of_the_result() -> None:
@@ -137,9 +140,9 @@ def test_the_same_input_gives_the_same_model() -> None:
     assert [node.name for node in first.model.graph] == [node.name for node in second.model.graph]
 
 
-@pytest.mark.parametrize(("capacity", "said"), [(500, "; while relu0 runs, 5 pieces of c"), (1600, "")])
+@pytest.mark.parametrize(("capacity", "said"), [(500, "; while relu2 runs, 7 pieces of h"), (1150, "")])
 def test_what_is_in_the_way_is_named_and_has_its_bytes_in_the_plan(capacity: int, said: str) -> None:
-    options = FitOptions(inverted_residuals(9), capacity=capacity)
+    options = FitOptions(inverted_residuals(9, 8), capacity=capacity)
     fitted = attempt(options, read_subject(options))
     blocked = fitted.blocked_by
     assert blocked is not None and fitted.reason is not None
@@ -293,7 +296,7 @@ def test_names_say_the_region_and_the_piece() -> None:
 
 @pytest.mark.parametrize("bound", [14, 40, 80])
 def test_the_bound_of_nodes_holds_for_the_nodes_of_the_result(bound: int) -> None:
-    fitted = onnxtile.fit(quantised(), capacity="smallest", budget=f"{bound}nodes")
+    fitted = onnxtile.fit(quantised(16), capacity="smallest", budget=f"{bound}nodes")
     constants = Constants(fitted.model)
     nodes = sum(any(value not in constants for value in node.outputs) for node in fitted.model.graph)
     assert nodes == fitted.after.nodes <= max(bound, fitted.before.nodes)
@@ -444,9 +447,9 @@ def _found(rows: int, capacity: int, in_chunks: bool) -> FitSchedule:
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(
-    rows=some.sampled_from([17, 25]),
+    rows=some.sampled_from([9, 13]),
     in_chunks=some.booleans(),
-    capacities=some.tuples(some.integers(20, 110), some.integers(1, 40)),
+    capacities=some.tuples(some.integers(10, 60), some.integers(1, 30)),
 )
 def test_more_memory_gives_no_more_products(rows: int, in_chunks: bool, capacities: tuple[int, int]) -> None:
     less, more = 64 * capacities[0], 64 * sum(capacities)
@@ -475,11 +478,11 @@ g (float[1,4,16,16] x) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("wrap", [False, True])
 def test_the_result_is_planned_as_it_was_written_and_computes_the_same(wrap: bool, tmp_path: Path) -> None:
-    fitted = fitted_of(inverted_residuals, "9KiB", functions=("fuse", "wrap") if wrap else "fuse")
+    fitted = fitted_of(SMALL, "5KiB", functions=("fuse", "wrap") if wrap else "fuse")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")
-    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 9 * 1024
-    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 5 * 1024
+    assert onnxtile.verify(SMALL(), tmp_path / "out.onnx").equal
     assert fitted.after.macs == onnxtile.inspect(tmp_path / "out.onnx").to_dict()["macs"]["total"]
 
 
@@ -495,13 +498,13 @@ def test_where_the_fused_model_fits_it_is_not_cut() -> None:
 
 
 def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
-    fitted = fitted_of(inverted_residuals, "9KiB", functions="fuse")
-    plain = onnxtile.fit(inverted_residuals(), capacity="9KiB")
+    fitted = fitted_of(SMALL, "5KiB", functions="fuse")
+    plain = onnxtile.fit(SMALL(), capacity="5KiB", verify=False)
     assert fitted.steps[-1].kind == "fuse" and "after" in fitted.steps[-1].text
     assert fitted.after.nodes < plain.after.nodes
 
 
-@pytest.mark.parametrize("made", [partial(inverted_residuals, 5, 8), quantised, gated])
+@pytest.mark.parametrize("made", [partial(inverted_residuals, 5, 8), partial(quantised, 16), gated])
 def test_the_smallest_of_three_is_written(made: Callable[[], onnx.ModelProto]) -> None:
     options = FitOptions(made(), capacity="smallest", functions="fuse", verify=False)
     subject = read_subject(options)
@@ -581,9 +584,9 @@ def fixture_limits(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("wrap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_limits_hold_for_the_pieces(limits: str, tmp_path: Path, wrap: bool) -> None:
-    made = inverted_residuals(9)
-    fitted = onnxtile.fit(made, capacity="3.5KiB", target=limits, functions="wrap" if wrap else ())
-    assert fitted.after.arena <= 3.5 * 1024 and fitted.steps
+    made = inverted_residuals(5, 8)
+    fitted = onnxtile.fit(made, capacity="1.25KiB", target=limits, functions="wrap" if wrap else ())
+    assert fitted.after.arena <= 1.25 * 1024 and fitted.steps
     assert fitted.tiled is not None and not fitted.tiled.over_limits
     fitted.save(tmp_path / "out.onnx")
     assert not onnxtile.tile(tmp_path / "out.onnx", target=limits).result.tiled

@@ -175,7 +175,7 @@ def test_a_region_says_how_it_hands_over_its_result() -> None:
     assert "pieces" in handed
     assert "handed over in pieces" in next(step.text for step in fitted.steps if step.hand_over == "pieces")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
-    whole = onnxtile.fit(inverted_residuals(), capacity=20_000, tolerance="exact")
+    whole = onnxtile.fit(inverted_residuals(17), capacity=10_500, tolerance="exact", verify=False)
     assert {step.hand_over for step in whole.steps} == {"join"}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -27,8 +28,14 @@ IMAGES = {
     "three channels": image(3),
     "wide": image(3, 20, 64),
     "quantised": quantised(),
-    "residuals": inverted_residuals(),
+    "residuals": inverted_residuals(17),
 }
+
+
+@cache
+def fitted_rows(name: str, capacity: str | int, **options: Any) -> FittedModel:
+    """Return an image's model with its input row by row, of which several tests read something."""
+    return onnxtile.fit(IMAGES[name], capacity=capacity, **{"io": "x=rows", **options})
 
 
 def rows_read(fitted: FittedModel) -> list[tuple[int, int]]:
@@ -50,13 +57,12 @@ def rows_read(fitted: FittedModel) -> list[tuple[int, int]]:
         ("three channels", "0%", "smallest"),
         ("wide", "0%", "smallest"),
         ("quantised", "0%", "smallest"),
-        ("residuals", "0%", 7000),
-        ("residuals", "30%", 7000),
+        ("residuals", "0%", 4000),
+        ("residuals", "30%", 4000),
     ],
 )
 def test_each_row_is_read_once_in_order(name: str, budget: str, capacity: str | int, tmp_path: Path) -> None:
-    source = IMAGES[name]
-    fitted = onnxtile.fit(source, capacity=capacity, io="x=rows", budget=budget)
+    fitted = fitted_rows(name, capacity, budget=budget)
     assert fitted.verdict is not None and fitted.verdict.equal
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     reads = rows_read(fitted)
@@ -77,17 +83,17 @@ def test_each_row_is_read_once_in_order(name: str, budget: str, capacity: str | 
 
 @pytest.mark.parametrize(
     ("name", "capacity"),
-    [("one channel", "smallest"), ("three channels", "smallest"), ("wide", "smallest"), ("residuals", 12_000)],
+    [("one channel", "smallest"), ("three channels", "smallest"), ("wide", "smallest"), ("residuals", 6_800)],
 )
 def test_the_bytes_of_the_search_are_those_of_the_plan(name: str, capacity: str | int) -> None:
-    fitted = onnxtile.fit(IMAGES[name], capacity=capacity, io="x=rows", tolerance="exact")
+    fitted = fitted_rows(name, capacity, tolerance="exact")
     in_order = onnxtile.plan(fitted.model, order="model", verify=False).plan
     assert in_order.peak <= max(step.peak for step in fitted.steps)
 
 
 def test_an_input_inside_the_arena_comes_row_by_row_all_the_same() -> None:
-    fitted = onnxtile.fit(image(3), capacity="smallest", io=("inside", "x=rows"))
-    assert fitted.after.arena == onnxtile.fit(image(3), capacity="smallest", io="x=rows").after.arena
+    fitted = fitted_rows("three channels", "smallest", budget="0%", io=("inside", "x=rows"))
+    assert fitted.after.arena == fitted_rows("three channels", "smallest", budget="0%").after.arena
     assert all(buffer.kind != "input" for buffer in fitted.planned.plan.buffers)
 
 
@@ -100,16 +106,16 @@ def test_what_fits_with_all_rows_reads_them_at_once() -> None:
 def test_an_input_that_is_read_twice_by_rows_is_kept() -> None:
     source = model(
         """
-g (float[1,3,24,20] x) => (float[1,3,24,20] y) {
+g (float[1,3,12,20] x) => (float[1,3,12,20] y) {
     [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
     [relu] b = Relu(a)
     [second] c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(b, w1)
     [add] y = Add(c, x)
 }""",
-        w0=(24, 3, 3, 3),
-        w1=(3, 24, 3, 3),
+        w0=(8, 3, 3, 3),
+        w1=(3, 8, 3, 3),
     )
-    fitted = onnxtile.fit(source, capacity=24 * 20 * 3 * 4 * 2 - 1, io=("outside", "x=rows"))
+    fitted = onnxtile.fit(source, capacity=12 * 20 * 3 * 4 * 2 - 1, io=("outside", "x=rows"))
     assert len(rows_read(fitted)) > 4
     assert fitted.verdict is not None and fitted.verdict.equal
 
@@ -200,10 +206,9 @@ def test_what_cannot_come_row_by_row_is_refused_in_a_line() -> None:
 
 
 def test_the_input_of_the_model_stays_as_it_was() -> None:
-    fitted = onnxtile.fit(image(3), capacity="smallest", io="x=rows")
+    fitted = fitted_rows("three channels", "smallest", budget="0%")
     before, after = load(image(3)).graph.inputs[0], fitted.model.graph.inputs[0]
     assert (before.name, before.shape, before.dtype) == (after.name, after.shape, after.dtype)
     assert after.metadata_props[keys.STREAM] == "2"
-    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 24, 20)).astype(np.float32)}
+    assert after.shape is not None and tuple(after.shape) == (1, 3, 24, 20)
     assert onnxtile.verify(image(3), fitted.model).equal
-    assert feeds["x"].shape == tuple(after.shape or ())

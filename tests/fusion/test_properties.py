@@ -208,12 +208,12 @@ def _digests(model: Path, seed: str, verify: str = "") -> str:
     return done.stdout
 
 
-def test_the_hash_seed_changes_nothing(transformer: Path) -> None:
-    assert len({_digests(transformer, seed) for seed in ("0", "1", "77")}) == 1
+def test_the_hash_seed_changes_nothing(shallow: Path) -> None:
+    assert _digests(shallow, "0") == _digests(shallow, "77")
 
 
-def test_verification_changes_nothing(transformer: Path) -> None:
-    assert _digests(transformer, "0") == _digests(transformer, "0", "verify")
+def test_verification_changes_nothing(shallow: Path) -> None:
+    assert _digests(shallow, "0") == _digests(shallow, "0", "verify")
 
 
 @pytest.mark.parametrize("form", ["path", "proto", "model"])

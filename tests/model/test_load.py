@@ -143,8 +143,9 @@ def test_a_graph_that_breaks_the_specification_is_refused(text: Text, graph: str
 def test_an_unsorted_model_of_the_caller_is_refused(small: onnx.ModelProto) -> None:
     model = ir.from_proto(small)
     model.graph.insert_before(model.graph.node(0), model.graph.node(1))
-    with pytest.raises(ModelError, match="sorted"):
+    with pytest.raises(ModelError, match="sorted") as error:
         load(model)
+    assert "TopologicalSortPass" in str(error.value.hint)
 
 
 def test_an_unknown_domain_is_for_the_runtime_to_know(text: Text) -> None:

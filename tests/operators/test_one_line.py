@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,18 @@ held = (model for model in models if any(node.op_type == "Softplus" for node in 
 api.plan(next(held))
 """
 
+COMMANDS = """
+import sys
+from onnxtile import cli
+for number, line in enumerate(sys.argv[1:]):
+    sys.argv = ["onnxtile", *line.split(), "--json", f"{number}.json"]
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
 
 def numbers(count: int) -> str:
     return "{" + ", ".join(f"{(7 * place) % 5 - 2}.0" for place in range(count)) + "}"
@@ -83,31 +94,33 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-def runner(copy: Path, folder: Path) -> Callable[..., Any]:
-    """Return a call of the command line of `copy`, which gives its JSON."""
+def run(copy: Path, folder: Path, *lines: str) -> list[Any]:
+    """Run command lines of `copy` one after the other in one process, and return their JSON."""
+    command = [sys.executable, "-c", COMMANDS, *lines]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-
-    def run(*arguments: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "onnxtile", *arguments, "--json", "-"],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(len(lines))]
 
 
 def test_three_lines_add_an_operator_to_all_verbs(copies: tuple[Path, Path], model: Path) -> None:
-    before, run = (runner(copy, model.parent) for copy in copies)
-    plans = [call("plan", "model.onnx", "-o", f"{name}.onnx") for name, call in (("before", before), ("planned", run))]
-    assert plans[1]["peak"] < plans[0]["peak"], "Softplus writes over its operand"
-    run("plan", "planned.onnx", "--check", "planned.onnx")
-    counted = [call("inspect", "model.onnx")["flops"]["by_operator"] for call in (before, run)]
-    assert ["Softplus" in one for one in counted] == [False, True]
-    for arguments in (["fuse"], ["tile", "--max", "64"], ["fit", "--capacity", "150KiB"]):
-        assert run(*arguments, "model.onnx", "-o", f"{arguments[0]}.onnx")["verdict"]["equal"]
-    run("verify", "model.onnx", "fit.onnx")
+    without, added = copies
+    plan, inspect, check = (
+        "plan model.onnx -o planned.onnx",
+        "inspect model.onnx",
+        "plan planned.onnx --check planned.onnx",
+    )
+    verbs = ["fuse", "tile --max 64", "fit --capacity 150KiB"]
+    changes = [f"{verb} model.onnx -o {verb.split()[0]}.onnx" for verb in verbs]
+    before = run(without, model.parent, "plan model.onnx --dry-run", inspect)
+    planned, inspected, _, *changed, _ = run(
+        added, model.parent, plan, inspect, check, *changes, "verify model.onnx fit.onnx"
+    )
+    assert planned["peak"] < before[0]["peak"], "Softplus writes over its operand"
+    assert ["Softplus" in one["flops"]["by_operator"] for one in (before[1], inspected)] == [False, True]
+    assert [one["verdict"]["equal"] for one in changed] == [True] * 3
 
 
 def test_random_graphs_hold_it(copies: tuple[Path, Path]) -> None:

@@ -164,3 +164,12 @@ def test_composed_parts_compute_the_same(tiny: Tiny, parts: tuple[str, ...]) -> 
     result = api.fuse(tiny.model(_composed(parts)), ["ScaledDotProductAttention"])
     assert result.verdict is not None and result.verdict.equal
     assert [node.op_type for node in result.model.graph if node.op_type != "Transpose"] == ["ScaledDotProductAttention"]
+
+
+@pytest.mark.parametrize(("axis", "fused"), [(4, 1), (-1, 1), (3, 0)])
+def test_of_five_axes_softmax_runs_along_the_last(axis: int, fused: int) -> None:
+    """NesT has heads, blocks of pixels and the pixels of a block."""
+    values = ", ".join(f"float[2,3,4,6,8] {name}" for name in "qkv")
+    text = f"""<ir_version: 9, opset_import: ["": 17]> g ({values}) => (float[2,3,4,6,8] y)
+    {{ t = Transpose<perm=[0,1,2,4,3]>(k) s = MatMul(q, t) w = Softmax<axis={axis}>(s) y = MatMul(w, v) }}"""
+    assert api.fuse(onnx.parser.parse_model(text), ["ScaledDotProductAttention"]).fused == fused

@@ -263,6 +263,17 @@ def test_an_operand_is_written_over_only_by_its_only_reader() -> None:
     assert aliases(case.plan(order="any")).keys() == {"y"}
 
 
+def test_parts_that_cost_bytes_over_all_orders_are_left_out() -> None:
+    """In the order of the file, the sums may lie in their Concat for nothing; in others, the whole is then live beside what they sum up."""
+    found = Case.of("""
+    g (float[2,16] x) => (float[1,16] z) <int64[1] axes = {0}> {
+      a = Relu(x)  b = Relu(x)  d = Relu(a)
+      e = ReduceSum<keepdims=1>(d, axes)  f = ReduceSum<keepdims=1>(b, axes)
+      y = Concat<axis=0>(e, f)  z = ReduceSum<keepdims=1>(y, axes)
+    }""").plan(order="any")
+    assert (found.arena_size, found.copies.remaining) == (384, 2)
+
+
 def test_streams_have_no_meaning_there() -> None:
     with pytest.raises(UsageError, match="holds for any number of streams"):
         Case.of(PARALLEL).plan(order="any", streams=2)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
-from onnxtile.planning.offsets.exact_search import RestartSchedule, Solution, solve
+from onnxtile.planning.offsets.exact_search import RestartSchedule, solve
 from onnxtile.planning.offsets.exact_state import as_arrays, groups, state_of
-from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem
+from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, Placement, Problem
 from onnxtile.planning.planners import find_planner
 from onnxtile.planning.problem_plan import check, plan_buffers
 from tests.bench.problem_tables import cut, variants
@@ -54,7 +54,7 @@ def naive(problem: Problem) -> list[int]:
     return list(find_planner("naive").plan(problem).offsets.values())
 
 
-def solved(problem: Problem, looks: int = 10**6) -> tuple[OffsetPlan, Solution]:
+def solved(problem: Problem, looks: int = 10**6) -> tuple[OffsetPlan, Placement]:
     solution = solve(problem, naive(problem), Effort(looks, looks))
     plan = OffsetPlan.of(problem, solution.offsets)
     assert check(problem, plan) == ()
@@ -88,8 +88,8 @@ def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
 @given(small_problems())
 def test_nothing_smaller_is_possible(problem: Problem) -> None:
     plan, solution = solved(problem)
-    assert solution.ended == "optimal"
-    assert solution.lower_bound == plan.size
+    assert solution.proof.ended == "search ended"
+    assert solution.proof.lower_bound == plan.size
     assert fits(problem, plan.size)
     assert not plan.size or not fits(problem, plan.size - problem.granule)
 
@@ -97,16 +97,16 @@ def test_nothing_smaller_is_possible(problem: Problem) -> None:
 @given(small_problems(), st.integers(0, 60))
 def test_a_budget_ends_it_and_it_says_so(problem: Problem, looks: int) -> None:
     plan, solution = solved(problem, looks)
-    assert problem.lower_bound <= solution.lower_bound <= plan.size
+    assert problem.lower_bound <= solution.proof.lower_bound <= plan.size
     assert plan.size <= find_planner("naive").plan(problem).size
-    assert not solution.lower_bound or not fits(problem, solution.lower_bound - problem.granule)
-    assert (solution.ended == "optimal") == (plan.size == solution.lower_bound)
+    assert not solution.proof.lower_bound or not fits(problem, solution.proof.lower_bound - problem.granule)
+    assert (solution.proof.ended == "search ended") == (plan.size == solution.proof.lower_bound)
 
 
 def test_interchangeable_buffers_above_the_peak() -> None:
     plan, solution = solved(STACKED, 350_000)
-    assert solution.ended == "optimal"
-    assert plan.size == solution.lower_bound == 25
+    assert solution.proof.ended == "search ended"
+    assert plan.size == solution.proof.lower_bound == 25
 
 
 def test_failures_are_forgotten_now_and_then() -> None:
@@ -155,8 +155,8 @@ def test_a_bound_that_cannot_be_reached_is_raised() -> None:
     # Never more than 3 bytes are live, and yet "a" and "b" have to start at 0 and 4.
     problem = Problem((Buffer("a", 1, 0, 2, 4), Buffer("b", 1, 0, 2, 4), Buffer("c", 1, 1, 2)), 1)
     plan, solution = solved(problem)
-    assert solution.ended == "optimal"
-    assert (problem.lower_bound, solution.lower_bound, plan.size) == (3, 5, 5)
+    assert solution.proof.ended == "search ended"
+    assert (problem.lower_bound, solution.proof.lower_bound, plan.size) == (3, 5, 5)
     assert not fits(problem, 4)
 
 
@@ -172,7 +172,7 @@ def test_pieces_of_a_whole_are_put_together_again(seed: int) -> None:
     assert {sum(b.size for b in problem.live_at(step)) for step in range(500)} == {500}
     plan, solution = solved(problem, 10**7)
     assert plan.size == 500
-    assert solution.ended == "optimal"
+    assert solution.proof.ended == "search ended"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -203,7 +203,9 @@ def test_a_group_too_large_for_a_few_descents_is_not_searched() -> None:
     looks: list[int] = []
     effort = Effort(1_000_000, 1_000_000, progress=lambda _what, done=0, _all=0, /: looks.append(done))
     start = naive(problem)
-    assert solve(problem, start, effort) == Solution(tuple(start), problem.lower_bound, "effort")
+    assert solve(problem, start, effort) == Placement(
+        tuple(start), OptimalityProof(problem.lower_bound, "search", "effort")
+    )
     assert not looks
 
 

@@ -240,7 +240,7 @@ def test_growth_is_the_peak_of_the_plan_at_its_own_size() -> None:
 @pytest.mark.skipif(not ZOO.exists(), reason="the models of torch's exporters are not here")
 def test_an_exported_model_reads_as_many_tokens_as_fit() -> None:
     source, weights = ZOO / "bert_dy20dyn.onnx", 1_655_917
-    options: dict[str, Any] = {"dims": {"batch": 1}, "verify": False}
+    options: dict[str, Any] = {"dims": {"batch": 1}, "verify": False, "order": "model", "search": "greedy-by-size"}
     largest = onnxtile.plan(source, capacity=1_782_000, largest="seq", **options).largest
     assert largest is not None
     assert largest.refused is not None
@@ -249,7 +249,7 @@ def test_an_exported_model_reads_as_many_tokens_as_fit() -> None:
     # At one size, too, the plan of the next one takes more than weights leave.
     with pytest.raises(Infeasible):
         dims = {"batch": 1, "seq": largest.size + 1}
-        onnxtile.plan(source, capacity=1_782_000 - weights, dims=dims, verify=False)
+        onnxtile.plan(source, capacity=1_782_000 - weights, **{**options, "dims": dims})
 
 
 # What is refused.

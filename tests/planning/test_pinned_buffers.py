@@ -101,8 +101,8 @@ def test_the_search_proves_the_smallest_arena_around_pins(problem: Problem) -> N
     solution = solve(problem, start, Effort(10**6, 10**6))
     plan = OffsetPlan.of(problem, solution.offsets)
     assert check(problem, plan) == ()
-    assert solution.ended == "optimal"
-    assert solution.lower_bound == plan.size
+    assert solution.proof.ended == "search ended"
+    assert solution.proof.lower_bound == plan.size
     assert not plan.size or not fits(problem, plan.size - 1)
 
 

@@ -35,6 +35,7 @@ class PlainLayout:
     """A layout of the one problem that the choice asks it for."""
 
     problem: PlainProblem
+    order: Any = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class LayoutOfParts:
 
     problem: PlainProblem
     whole: Any
+    order: Any = None
 
     def make_loose(self) -> Any:
         """Return the layout with whole buffers."""

@@ -11,8 +11,8 @@ from onnxtile.check.audit import check
 from onnxtile.check.reading import from_marks
 from onnxtile.declare.plan_document import PlannedPart
 from onnxtile.planning.offsets.effort import NORMAL, Effort
-from onnxtile.planning.offsets.problem import Problem
-from onnxtile.planning.planners import BEST, NAIVE, Placement, Planner
+from onnxtile.planning.offsets.problem import Placement, Problem
+from onnxtile.planning.planners import BEST, NAIVE, Planner
 from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.report.formats.pictures import HTML, SVG

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 OPTION = """    dummy: Annotated[str, Option("colour of the plan", "red|blue", choices=Choices(also=("red", "blue")))] = "red"
     order: Annotated["""
 USE = """    print(f"the plan is {options.dummy}")
-    planned = plan.from_options(options)
+    planned, draft = _plan(options)
 """
 VERB = '''"""count: count the nodes of a model."""
 
@@ -95,7 +95,7 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name)
     verbs = folder / "onnxtile" / "verbs"
     edit(verbs / "plan.py", "    order: Annotated[", OPTION)
-    edit(verbs / "flows" / "plan.py", "    planned = plan.from_options(options)\n", USE)
+    edit(verbs / "flows" / "plan.py", "    planned, draft = _plan(options)\n", USE)
     (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
     shutil.copyfile(ROOT / "models" / "transformer.onnx", folder / "m.onnx")
@@ -147,8 +147,9 @@ def test_a_pipeline_takes_both(copy: Path) -> None:
 
 def test_python_and_the_docs_know_both(copy: Path) -> None:
     script = """
-import inspect, onnxtile
-from onnxtile.cli.option_tables import filled
+import inspect, onnxtile, sys
+sys.path.append(sys.argv[1])
+from option_tables import filled
 print(inspect.signature(onnxtile.plan).parameters["dummy"])
 print(inspect.signature(onnxtile.count))
 print(onnxtile.count("m.onnx", times=2).nodes // onnxtile.count("m.onnx").nodes)
@@ -162,7 +163,12 @@ print(filled("<!-- options of count -->\\n<!-- end of options -->\\n"))
 """
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=copy, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, str(ROOT / "docs")],
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = done.stdout.splitlines()
     assert lines[0].startswith("dummy: ") and lines[0].endswith("= 'red'"), done.stderr

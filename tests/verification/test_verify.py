@@ -171,6 +171,16 @@ def test_a_wrong_factor_passes_in_no_precision(dtype: Any, factor: float) -> Non
     assert not compare_values("y", values, other).equal
 
 
+@pytest.mark.parametrize(("steps", "equal"), [(3, True), (8, False)])
+def test_below_the_normal_numbers_a_few_steps_are_rounding(steps: int, equal: bool) -> None:
+    """In float16 these are 6e-8 apart, so that a unit in the last place of a value of 1e-6 is smaller than what there is."""
+    step = float(np.finfo(np.float16).smallest_subnormal)
+    values = np.asarray([5 * step, -17 * step], np.float16)
+    error = compare_values("y", values, np.asarray(values + np.float16(steps * step), np.float16))
+    assert error.equal == equal
+    assert "smallest normal" in error.why
+
+
 def test_small_values_are_judged_by_the_largest() -> None:
     """A value that comes from cancelling large ones carries their rounding."""
     expected = np.asarray([1000.0, 1e-6], np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -216,20 +217,43 @@ def skips_made_again(
         yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
 
 
-_PIECES = (2, 3, 4, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
-"""The numbers of pieces of tokens that are tried."""
+@dataclass(frozen=True)
+class TokenCuts:
+    """A model whose attention runs head by head, or with recurrent layers: its tokens can be cut into pieces."""
+
+    model: ir.Model
+    shapes: Shapes
+    rewrites: tuple[ModelRewrite, ...]
+
+    def cut(
+        self, count: int, counts: Mapping[int, int] = MappingProxyType({})
+    ) -> tuple[UnblockedModel, Mapping[str, int]] | None:
+        """Return a copy whose tokens are in `count` pieces, those of the segments of `counts` in fewer; None without tokens.
+
+        With it come the segments of the results that were cut, by their names.
+        """
+        model, copied = copy_of(self.model, self.shapes)
+        edit = ModelEdit(model, copied)
+        nodes, segments = split_tokens(edit, count, counts)
+        if not nodes:
+            return None
+        edit.drop_unread()
+        prune(set(all_values(model)), Constants(model))
+        rewrites = [*self.rewrites]
+        most = " at most" if counts else ""
+        _note(rewrites, "tokens", f"tokens in {count} pieces{most}", nodes if count > 1 else [])
+        return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)), segments
 
 
-def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, UnblockedModel]]:
-    """Yield copies of a model whose attention, head by head, or recurrent layers run on more and more pieces of the tokens.
+def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
+    """Return a copy of a model with attention, head by head, or with recurrent layers; None of a model without both.
 
-    Fused attention is written as products. Each copy comes with the number of pieces; there is none of a model without both. Products of
-    pieces may differ in the last bits.
+    Fused attention is written as products. Products of pieces may differ in the last bits.
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
     if is_quantised(apart):
-        return
+        return None
     plain = write_attention(edit)
     split_packed_products(edit)
     slice_splits(edit)
@@ -237,23 +261,13 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> Iterator[tuple[int, Unbloc
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)
     if not heads and not any(is_recurrent(node) or is_attention(edit, node) for node in apart.graph):
-        return
+        return None
     read_by_rows(edit)
     edit.drop_unread()
-    known = known_shapes(apart, edit.shapes)
-    for count in _PIECES:
-        model, copied = copy_of(apart, known)
-        edit = ModelEdit(model, copied)
-        nodes = split_tokens(edit, count)
-        if not nodes:
-            return
-        edit.drop_unread()
-        prune(set(all_values(model)), Constants(model))
-        rewrites: list[ModelRewrite] = []
-        _note(rewrites, "rewrite", "attention is written as products", plain)
-        _note(rewrites, "heads", "one head after the other", heads)
-        _note(rewrites, "tokens", f"tokens in {count} pieces", nodes)
-        yield count, UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites))
+    rewrites: list[ModelRewrite] = []
+    _note(rewrites, "rewrite", "attention is written as products", plain)
+    _note(rewrites, "heads", "one head after the other", heads)
+    return TokenCuts(apart, known_shapes(apart, edit.shapes), tuple(rewrites))
 
 
 def _edit_of_copy(original: ir.Model, shapes: Shapes) -> ModelEdit:

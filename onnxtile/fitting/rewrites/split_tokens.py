@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate, groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -323,14 +324,23 @@ class TokenCut:
     moves: bool
 
 
-def split_tokens(edit: ModelEdit, count: int) -> list[ir.Node]:
-    """Cut the tokens of `edit.model` into `count` pieces; return the nodes that are now one for each piece."""
-    if edit.opset < _OLDEST or count < 2:
-        return []
-    cuts = _TokenAxes(edit, count).found()
+class TokenPieces(NamedTuple):
+    """The nodes that are now one for each piece, and the segment of each result of theirs, by its name.
+
+    A segment is a run of nodes that is done for one piece after the other. It has the same number whatever the counts of pieces.
+    """
+
+    nodes: list[ir.Node]
+    segments: dict[str, int]
+
+
+def split_tokens(edit: ModelEdit, count: int, counts: Mapping[int, int] = MappingProxyType({})) -> TokenPieces:
+    """Cut the tokens of `edit.model` into `count` pieces, those of the segments of `counts` into divisors of that."""
+    cuts = _TokenAxes(edit, count).found() if edit.opset >= _OLDEST else {}
+    writer = _PieceWriter(edit, cuts, count, counts)
     if cuts:
-        _PieceWriter(edit, cuts, count, _breaks(edit, cuts)).write()
-    return list(cuts)
+        writer.write(_breaks(edit, cuts))
+    return TokenPieces(list(cuts), writer.segments)
 
 
 # Recurrent layers: the steps are tokens, and each piece of them begins with the state after the piece before.
@@ -479,8 +489,10 @@ def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]
     return whole
 
 
-def _is_aligned(cut: TokenCut, index: int, maker: TokenCut) -> bool:
+def _is_aligned(cut: TokenCut, index: int, maker: TokenCut | None) -> bool:
     """Return whether each piece of a node's result reads the same piece of an operand."""
+    if maker is None:
+        return False
     read, tokens = cut.reads[index], maker.tokens
     return read is not None and tokens._replace(offset=tokens.offset + read.shift) == (
         read.axis,
@@ -536,20 +548,23 @@ def _least(live: Sequence[int], stretch: Sequence[int]) -> set[int]:
 class _PieceWriter:
     """Writes each node once for each piece, segment by segment."""
 
-    def __init__(self, edit: ModelEdit, cuts: dict[ir.Node, TokenCut], count: int, breaks: set[ir.Node]) -> None:
-        self.edit, self.cuts, self.count, self.breaks = edit, cuts, count, breaks
-        self.pieces: dict[ir.Value, list[ir.Value | None]] = {}
-        """The pieces of each result; None for one without tokens."""
+    def __init__(self, edit: ModelEdit, cuts: dict[ir.Node, TokenCut], count: int, counts: Mapping[int, int]) -> None:
+        self.edit, self.cuts, self.count, self.counts = edit, cuts, count, counts
+        self.pieces: dict[ir.Value, list[tuple[int, int, ir.Value]]] = {}
+        """The pieces of each result, with the first of their tokens and one past the last."""
         self.joined: dict[ir.Value, ir.Value] = {}
         self.parts: dict[tuple[ir.Value, int, int, int], ir.Value] = {}
         self.segment: list[ir.Node] = []
         self.states: dict[ir.Node, list[ir.Value]] = {}
+        self.segments: dict[str, int] = {}
+        self.written = 0
 
-    def write(self) -> None:
+    def write(self, breaks: set[ir.Node]) -> None:
+        """Write all segments; each node of `breaks` begins another one."""
         graph = self.edit.model.graph
         nodes = list(graph)
         for node in nodes:
-            if node in self.breaks:
+            if node in breaks:
                 self._flush(node)
             self._flush_makers(_whole_reads(self.cuts, node), node)
             if node in self.cuts:
@@ -588,19 +603,24 @@ class _PieceWriter:
             self.segment = waiting
 
     def _flush(self, before: ir.Node | None) -> None:
-        for piece in range(self.count):
+        count = self.counts.get(self.written, self.count)
+        for piece in range(count if self.segment else 0):
             for node in self.segment:
-                result = node.outputs[0]
-                self.pieces.setdefault(result, []).append(self._piece(node, piece, before))
+                self._add_piece(node, piece, count, before)
+        self.written += bool(self.segment)
         self.segment = []
 
-    def _range(self, node: ir.Node, piece: int) -> tuple[int, int]:
-        """Return the tokens of a node's result that are in a piece; the second number is no greater where there is none."""
-        tokens = self.cuts[node].tokens
-        size = (self.edit.sizes(node.outputs[0]) or ())[tokens.axis]
-        rows = shares(tokens.total, self.count)[piece]
+    def _add_piece(self, node: ir.Node, piece: int, count: int, before: ir.Node | None) -> None:
+        """Write one of `count` pieces of a node, where some of its tokens are in it."""
+        result, tokens = node.outputs[0], self.cuts[node].tokens
+        rows = shares(tokens.total, count)[piece]
         assert rows is not None
-        return max(rows[0] - tokens.offset, 0), min(rows[1] - tokens.offset, size)
+        start = max(rows[0] - tokens.offset, 0)
+        stop = min(rows[1] - tokens.offset, (self.edit.sizes(result) or ())[tokens.axis])
+        if start < stop:
+            made = self._piece(node, start, stop, (piece, count), before)
+            self.pieces.setdefault(result, []).append((start, stop, made))
+            self.segments.setdefault(made.name or "", self.written)
 
     def _whole(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
         """Return a tensor as a whole; its pieces are joined once."""
@@ -609,25 +629,19 @@ class _PieceWriter:
         if value not in self.joined:
             maker = value.producer()
             assert maker is not None
-            pieces = [piece for piece in self.pieces[value] if piece is not None]
+            pieces = [piece for _, _, piece in self.pieces[value]]
             axis = self.cuts[maker].tokens.axis
             self.joined[value] = self.edit.join(before, value, pieces, axis, "whole") if len(pieces) > 1 else pieces[0]
         return self.joined[value]
 
-    def _piece(self, node: ir.Node, piece: int, before: ir.Node | None) -> ir.Value | None:
+    def _piece(self, node: ir.Node, start: int, stop: int, number: tuple[int, int], before: ir.Node | None) -> ir.Value:
+        """Write the tokens of a node from `start` to `stop`, with the number of the piece and of all pieces."""
         output, cut = node.outputs[0], self.cuts[node]
-        axis = cut.tokens.axis
-        start, stop = self._range(node, piece)
-        if start >= stop:
-            return None
+        axis, piece = cut.tokens.axis, number[0]
         if cut.moves:
-            parts = self._moved(node, start, stop, piece, before)
-            if len(parts) == 1:
-                return parts[0]
-            result = self.edit.resized(output, axis, stop - start, f"piece{piece}")
-            return self.edit.add(before, "Concat", parts, result, [ir.AttrInt64("axis", axis)])
+            return self._joined(output, axis, self._moved(node, start, stop, before), f"piece{piece}", before)
         inputs = [
-            None if value is None else self._operand(node, index, start, stop, piece, before)
+            None if value is None else self._operand(node, index, start, stop, before)
             for index, value in enumerate(node.inputs)
         ]
         is_reshaped = node.op_type in {"Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"}
@@ -635,18 +649,18 @@ class _PieceWriter:
         numbers = self._numbers([*sizes[:axis], stop - start, *sizes[axis + 1 :]]) if is_reshaped else None
         result = self.edit.resized(output, axis, stop - start, f"piece{piece}")
         if is_recurrent(node):
-            states = self._states(node, inputs, piece)
+            states = self._states(node, inputs, *number)
             self.edit.again(before, node, inputs, [result, *states])
         else:
             self.edit.again(before, node, inputs, [result], numbers)
         return result
 
-    def _states(self, node: ir.Node, inputs: list[ir.Value | None], piece: int) -> list[ir.Value]:
+    def _states(self, node: ir.Node, inputs: list[ir.Value | None], piece: int, pieces: int) -> list[ir.Value]:
         """Let a piece of a recurrent layer begin with the states after the piece before; return those after it.
 
         Readers of the states of the layer take those after the last piece; one that nothing reads has no name.
         """
-        count, is_last = _STATES[node.op_type], piece == self.count - 1
+        count, is_last = _STATES[node.op_type], piece == pieces - 1
         if piece:
             inputs += [None] * (_FIRST_STATE + count - len(inputs))
             inputs[_FIRST_STATE : _FIRST_STATE + count] = self.states[node]
@@ -662,24 +676,32 @@ class _PieceWriter:
         self.states[node] = states
         return states
 
-    def _operand(
-        self, node: ir.Node, index: int, start: int, stop: int, piece: int, before: ir.Node | None
-    ) -> ir.Value:
-        """Return what a piece of the result, its tokens from `start` to `stop`, reads of an operand."""
+    def _operand(self, node: ir.Node, index: int, start: int, stop: int, before: ir.Node | None) -> ir.Value:
+        """Return what the tokens of the result from `start` to `stop` read of an operand."""
         value, cut = node.inputs[index], self.cuts[node]
         assert value is not None
         maker, read = value.producer(), cut.reads[index]
         if read is None:
             return self._whole(value, before)
         first, last = start + read.shift, stop + read.shift
-        if value in self.pieces and maker is not None and _is_aligned(cut, index, self.cuts[maker]):
-            part, base = self.pieces[value][piece], self._range(maker, piece)[0]
-            assert part is not None
-            return self._slice(part, read.axis, first - base, last - base, before)
+        if value not in self.joined and maker is not None and _is_aligned(cut, index, self.cuts.get(maker)):
+            for base, end, piece in self.pieces[value]:
+                if base <= first and last <= end:
+                    return self._slice(piece, read.axis, first - base, last - base, before)
+        # Parts of several pieces are parts of all, which are joined once: a second copy of some pieces would live beside them.
         return self._slice(self._whole(value, before), read.axis, first, last, before)
 
-    def _moved(self, node: ir.Node, start: int, stop: int, piece: int, before: ir.Node | None) -> list[ir.Value]:
-        """Return the parts of the operands, of a Concat or a Slice of tokens, that lie in a piece of its result."""
+    def _joined(
+        self, value: ir.Value, axis: int, parts: Sequence[ir.Value], ending: str, before: ir.Node | None
+    ) -> ir.Value:
+        """Return the Concat of neighbouring parts of a value."""
+        if len(parts) == 1:
+            return parts[0]
+        part = self.edit.resized(value, axis, sum((self.edit.sizes(one) or ())[axis] for one in parts), ending)
+        return self.edit.add(before, "Concat", parts, part, [ir.AttrInt64("axis", axis)])
+
+    def _moved(self, node: ir.Node, start: int, stop: int, before: ir.Node | None) -> list[ir.Value]:
+        """Return what the tokens from `start` to `stop` of a Concat or Slice are: parts of its operands."""
         parts = []
         for index, (value, read) in enumerate(zip(node.inputs, self.cuts[node].reads, strict=True)):
             if value is None or read is None:
@@ -687,7 +709,7 @@ class _PieceWriter:
             length = (self.edit.sizes(value) or ())[read.axis]
             first, last = max(start, -read.shift), min(stop, length - read.shift)
             if first < last:
-                parts.append(self._operand(node, index, first, last, piece, before))
+                parts.append(self._operand(node, index, first, last, before))
         return parts
 
     def _numbers(self, numbers: Sequence[int]) -> ir.Value:

@@ -24,11 +24,10 @@ def descend(state: SearchState, capacity: int, nodes: int, looks: int) -> tuple[
     Return the ending and the number of looks. The ending is SOLVED, IMPOSSIBLE (no such offsets exist), or STOPPED after `nodes`
     placements or `looks` at buffers and sections. Looks measure the work, so that a budget ends at the same node on every machine.
     """
-    start(state)
+    depth = trail = placed = start(state)
     for section in range(len(state.unplaced)):
         if state.unplaced[section] > capacity:
             return IMPOSSIBLE, 0
-    depth = trail = placed = 0
     if not focus(state, depth):
         return SOLVED, 0
     seen = open_depth(state, depth, capacity)
@@ -56,8 +55,8 @@ def descend(state: SearchState, capacity: int, nodes: int, looks: int) -> tuple[
     return STOPPED, seen
 
 
-def start(state: SearchState) -> None:
-    """Reset `state` to no buffer placed."""
+def start(state: SearchState) -> int:
+    """Reset `state` to no buffer placed, and return its depth, 0: for a literal 0, numba would compile the others once more."""
     for section in range(len(state.unplaced)):
         state.unplaced[section] = 0
         state.crossing[section] = 0
@@ -75,6 +74,7 @@ def start(state: SearchState) -> None:
     state.waiting[0] = -1
     state.free[0] = 0
     state.candidate_at[0] = 0
+    return state.low[0]
 
 
 def breaks_symmetry(state: SearchState, buffer: int) -> bool:

@@ -6,14 +6,13 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import cycle
-from typing import Literal
 
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
 from onnxtile.planning.offsets.exact_descent import IMPOSSIBLE, SOLVED
 from onnxtile.planning.offsets.exact_state import SearchState, as_arrays, grain_of, groups, state_of
-from onnxtile.planning.offsets.problem import Problem
+from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Placement, Problem
 from onnxtile.system.dataclass import dataclass
 
 # Runs short searches for one capacity until one ends, each with an order learned from the failures of those before.
@@ -176,21 +175,6 @@ effort has steps for that."""
 _FAR_BETWEEN, _FAR_FINE, _FAR_DESCENTS = 4, 64, 2
 """Instead of the two above; and other sizes get the looks of so many descents at least: one that is cut off finds nothing."""
 
-How = Literal["optimal", "effort", "time", "size"]
-
-
-@dataclass(frozen=True)
-class Solution:
-    """Offsets in bytes for each buffer of a problem, in its order. No arena is smaller than `lower_bound` bytes.
-
-    `ended` is the reason why the search ended: "optimal" (no smaller arena is possible), "effort", "time", or "size" (a group of more than
-    MAX_BUFFERS buffers was not searched).
-    """
-
-    offsets: tuple[int, ...]
-    lower_bound: int
-    ended: How
-
 
 @dataclass
 class _Range:
@@ -228,26 +212,28 @@ class _SearchBudgets:
         return self._most is not None and bounds.low <= self._most < bounds.high
 
     @property
-    def ended(self) -> How:
+    def ended(self) -> Ended:
         """The reason why the searches ended."""
         return "time" if self._smaller.is_late else "effort"
 
 
-def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
-    """Return the best offsets found within `effort`, no worse than `start`, which are free of overlaps.
+def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Placement:
+    """Return the best offsets found within `effort`, no worse than `start`, which are free of overlaps, and a bound that is proved.
+
+    A group of more than MAX_BUFFERS buffers is not searched.
 
     The same problem, start and effort give the same offsets, with numba and without, unless a limit in seconds ends the search.
     """
     offsets, grain = list(start), grain_of(problem)
     bound = need = -(-problem.lower_bound // grain)
     budgets = _SearchBudgets(problem, effort, grain)
-    ended: How = "optimal"
+    ended: Ended = "search ended"
     for members in sorted(groups(problem), key=len):
         high = max(offsets[i] + problem.footprints[i] for i in members)
         if high <= need * grain:
             continue
         if len(members) > MAX_BUFFERS:
-            ended, need = "size", -(-high // grain)
+            ended, need = "too many buffers", -(-high // grain)
             continue
         bounds = _Range(need, -(-high // grain))
         if len(members) > _MANY and _DESCENTS * _LOOKS * len(members) ** 2 > budgets.of_group(bounds).looks:
@@ -256,10 +242,11 @@ def solve(problem: Problem, start: Sequence[int], effort: Effort) -> Solution:
         _improve(problem, members, offsets, bounds, budgets)
         # The bound of this group bounds the whole only if it is above the bytes that another group is known to need.
         bound = max(bound, bounds.low) if bounds.low > need else bound
-        if bounds.high > max(need, bounds.low) and ended == "optimal":
+        if bounds.high > max(need, bounds.low) and ended == "search ended":
             ended = budgets.ended
         need = max(need, bounds.high)
-    return Solution(tuple(offsets), bound * grain, "optimal" if need <= bound else ended)
+    ended = "search ended" if need <= bound else ended
+    return Placement(tuple(offsets), OptimalityProof(bound * grain, "search", ended))
 
 
 def _improve(

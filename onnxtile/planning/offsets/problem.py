@@ -307,6 +307,14 @@ class OptimalityProof:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """An offset in bytes for each buffer of a problem, in its order, and a bound on the smallest arena."""
+
+    offsets: tuple[int, ...]
+    proof: OptimalityProof
+
+
+@dataclass(frozen=True)
 class OffsetPlan:
     """The offset of each buffer of a problem, by name, in bytes from the start of the arena; the size of the arena in bytes.
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
+from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import (
     InputPlace,
@@ -189,8 +190,9 @@ def _require_sizes(model: ir.Model, shapes: Shapes) -> None:
     open_ = next((value for value in values(model) if value.name and shapes.sizes(value) is None), None)
     held = containers(model, shapes).get(open_) if open_ is not None else None
     if open_ is not None and held is not None:
+        kind = "an optional" if kind_name(held) == "optional" else f"a {kind_name(held)}"
         raise ModelError(
-            f"{open_.name!r} is a {kind_name(held)}, and fit takes models of tensors only",
+            f"{open_.name!r} is {kind}, and fit takes models of tensors only",
             hint="use onnxtile plan, which keeps such values outside the arena",
         )
     if open_ is not None:
@@ -339,7 +341,7 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     if tokens is None:
         return _cut_into_regions(subject, wanted)
     of_tokens = None
-    if wanted.capacity is None or tokens.whole.peak <= wanted.capacity:
+    if wanted.capacity is None or uncut_peak(tokens.regions.network) <= wanted.capacity:
         of_tokens = WrittenSchedule(tokens, tokens.whole)
     if of_tokens is None or not _is_within(of_tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)

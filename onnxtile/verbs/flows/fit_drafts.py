@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import pow
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -14,11 +15,11 @@ from onnxtile.check.audit import require
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
-from onnxtile.fitting.live_bytes import uncut_peak
+from onnxtile.fitting.live_bytes import uncut_loads
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
-from onnxtile.fitting.rewrites.rewrite import ModelRewrite, UnblockedModel, token_cuts
+from onnxtile.fitting.rewrites.rewrite import ModelRewrite, TokenCuts, UnblockedModel, token_cuts
 from onnxtile.fitting.search import SLIGHT, Descent, FitTarget, attempts
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import placing_problem, wrap, write
@@ -493,8 +494,24 @@ _FEW_NODES = 2_000
 """Nodes up to which any smaller number of bytes counts."""
 _PROPORTION = 0.1
 """The power of the ratio of nodes by which more pieces must divide the bytes, where no capacity asks for it."""
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""The numbers of pieces of tokens that are tried."""
 _KERNELS = 60_000
 """Kernels of all numbers of pieces that are tried, at most."""
+_UNSURE = 4
+"""Numbers of pieces up to this one are tried even where they take no fewer bytes: some tensors are joined by copies."""
+_MENDED = 4
+"""Times that segments in fewer pieces get more of them, at most."""
+
+
+@dataclass(frozen=True)
+class _TokenTrial:
+    """A model with its tokens in pieces: the largest sum of live bytes, and those of each segment."""
+
+    count: int
+    subject: FitSubject
+    peak: int
+    segments: Mapping[int, int]
 
 
 def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
@@ -502,23 +519,34 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
 
     Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough for their nodes.
     """
-    best: FitSubject | None = None
-    least, before = subject.before.arena, (0, 0)
-    for count, edited in _token_subjects(subject):
-        if wanted.nodes is not None and edited.kernels > wanted.nodes:
+    best: _TokenTrial | None = None
+    cuts = token_cuts(subject.model, subject.shapes)
+    trials: list[_TokenTrial] = []
+    least, before, left = subject.before.arena, (0, 0), _KERNELS
+    if cuts is None:
+        return None
+    for count in _PIECES:
+        trial = _token_trial(subject, cuts, count)
+        if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
             break
-        peak = uncut_peak(edited.regions.network)
+        trials.append(trial)
+        left -= trial.subject.kernels
+        peak = trial.peak
         if wanted.capacity is None or peak <= wanted.capacity:
-            peak = edited.whole.peak
-        is_worth = wanted.capacity is not None or best is None or is_in_proportion(best.whole, edited.whole)
+            peak = trial.subject.whole.peak
+        is_worth = (
+            wanted.capacity is not None or best is None or is_in_proportion(best.subject.whole, trial.subject.whole)
+        )
         if peak < least and is_worth:
-            best, least = edited, peak
-        elif best is not None:
+            best, least = trial, peak
+        elif best is not None and count > _UNSURE:
             break
         if is_settled(before, (count, peak), wanted.capacity) or wanted.is_late:
             break
-        before = count, peak
-    return best
+        before = (count, peak) if count > 1 else before
+    if best is None:
+        return None
+    return _with_fewer_pieces(subject, cuts, best, trials, wanted.capacity)
 
 
 def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
@@ -531,15 +559,70 @@ def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
     return before.peak >= after.peak * pow(after.nodes / max(before.nodes, 1), _PROPORTION)
 
 
-def _token_subjects(subject: FitSubject) -> Iterator[tuple[int, FitSubject]]:
-    """Yield the model with its tokens in more and more pieces, each with their number, up to a bound of kernels in all."""
-    left = _KERNELS
-    for count, edit in token_cuts(subject.model, subject.shapes):
-        edited = subject.rewritten(edit)
-        yield count, edited
-        left -= edited.kernels
-        if left < edited.kernels:
-            return
+def _has_too_many(trial: _TokenTrial, wanted: FitTarget) -> bool:
+    return wanted.nodes is not None and trial.subject.kernels > wanted.nodes
+
+
+def _token_trial(
+    subject: FitSubject, cuts: TokenCuts, count: int, counts: Mapping[int, int] = MappingProxyType({})
+) -> _TokenTrial | None:
+    found = cuts.cut(count, counts)
+    if found is None:
+        return None
+    edited, names = subject.rewritten(found[0]), found[1]
+    network = edited.regions.network
+    loads = uncut_loads(network)
+    segments: dict[int, int] = {}
+    uncut = {tensor.name for tensor in subject.regions.network.tensors}
+    segment = None
+    for kernel, load in zip(reversed(network.kernels), reversed(loads), strict=True):
+        # Parts of operands are taken for the node after them.
+        name = network.tensors[kernel.makes[0]].name
+        segment = names.get(name, None if name in uncut else segment)
+        if segment is not None:
+            segments[segment] = max(segments.get(segment, 0), load)
+    return _TokenTrial(count, edited, max(loads), segments)
+
+
+def _with_fewer_pieces(
+    subject: FitSubject, cuts: TokenCuts, best: _TokenTrial, trials: Sequence[_TokenTrial], capacity: int | None
+) -> FitSubject:
+    """Return the best model with fewer pieces in the segments that take no more bytes then than the largest one, or the capacity."""
+    if capacity is not None and best.peak > capacity:
+        return best.subject
+    limit = most = best.peak if capacity is None else capacity
+    divisors = [trial for trial in trials if best.count % trial.count == 0]
+    counts = {
+        segment: next((trial.count for trial in divisors if trial.segments.get(segment, 0) <= limit), best.count)
+        for segment in best.segments
+    }
+    for _ in range(_MENDED):
+        mixed = _token_trial(subject, cuts, best.count, counts)
+        if mixed is None or mixed.subject.kernels >= best.subject.kernels:
+            break
+        if mixed.peak <= most:
+            arena = WrittenSchedule(mixed.subject, mixed.subject.whole).arena
+            if arena <= limit:
+                return mixed.subject
+            most = most * mixed.peak // arena  # there are gaps between the buffers
+        over = {segment for segment, load in mixed.segments.items() if load > most}
+        if not _raise_counts(counts, over, [trial.count for trial in divisors]):
+            break
+    return best.subject
+
+
+def _raise_counts(counts: dict[int, int], over: Iterable[int], numbers: Sequence[int]) -> bool:
+    """Give each segment that is over its bytes the next number of pieces, or its neighbours where it has the most; return whether any did.
+
+    Tensors between segments of different numbers are joined, so neighbours matter.
+    """
+    raised: set[int] = set()
+    for segment in over:
+        can_rise = [one for one in (segment, segment - 1, segment + 1) if counts.get(one, numbers[-1]) < numbers[-1]]
+        raised |= {segment} if segment in can_rise else set(can_rise)
+    for segment in raised:
+        counts[segment] = next(number for number in numbers if number > counts[segment])
+    return bool(raised)
 
 
 def is_settled(before: tuple[int, int], last: tuple[int, int], capacity: int | None) -> bool:

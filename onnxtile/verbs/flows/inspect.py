@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxtile.declare.verb import Outcome, declared, narrowed
 from onnxtile.inspection.layers import Ranking
 from onnxtile.inspection.summary import Inspection, summarise
-from onnxtile.inspection.trace import Trace, choose_anywhere
-from onnxtile.inspection.trace import trace as trace_nodes
 from onnxtile.model.binding import bind
 from onnxtile.model.feeds import read_inputs, write_arrays
 from onnxtile.model.load import load
@@ -19,6 +18,9 @@ from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.kernels import bind_ranges, require_sizes_from_1
 from onnxtile.verbs.flows.results import not_both
 from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions
+
+if TYPE_CHECKING:
+    from onnxtile.inspection.trace import Trace
 
 
 @declared(InspectOptions)
@@ -60,6 +62,9 @@ def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
 @declared(TraceOptions)
 def trace(options: TraceOptions) -> Trace:
     """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
+    from onnxtile.inspection.trace import choose_anywhere  # queries take long to load, and few commands run a model
+    from onnxtile.inspection.trace import trace as trace_nodes
+
     inputs, ranges, progress = options.input_file, options.input_ranges, options.progress
     if inputs is not None and ranges:
         raise not_both()

@@ -19,9 +19,8 @@ from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
-from onnxtile.model.save import Draft
+from onnxtile.model.save import Draft, check_written, written
 from onnxtile.model.topology import all_nodes, clear_plan, node_id
-from onnxtile.model.validity import check
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
@@ -191,6 +190,11 @@ def tile(settings: TileOptions) -> TiledModel:
     Raises ModelError, UsageError; Infeasible where no tile meets the limits; Mismatch where a result is further off than rounding
     explains.
     """
+    return _tile(settings, is_saved=False)[0]
+
+
+def _tile(settings: TileOptions, *, is_saved: bool) -> tuple[TiledModel, Draft]:
+    """Do what `tile` does; return the model as it is to be written, too. One that is saved is written once, before it is verified."""
     limits, options, progress = settings.bounds, settings.manner, settings.progress
     dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.compares, settings.verify
     progress("reading the model")
@@ -210,7 +214,8 @@ def tile(settings: TileOptions) -> TiledModel:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
-    verdict, sites = _verdicts(original, tiled, result, constants, options, progress) if verify else (None, ())
+    draft = written(tiled) if verify and is_saved else Draft(tiled, result.late)
+    verdict, sites = _verdicts(original, draft, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
     if wanted and result.is_changed:
@@ -220,12 +225,12 @@ def tile(settings: TileOptions) -> TiledModel:
             source = raised(source, opset.after)
             planned = plan_peaks(source, limits, options, plan.free, run=verify, progress=progress)
     nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
-    draft, arena = Draft(tiled, result.late), ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
+    arena = ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
     if verify and result.is_changed:
         progress("planning the arena")
         arena = _arena_change(plan, ArenaPlan(tiled, known))
-    return TiledModel(
-        draft,
+    outcome = TiledModel(
+        Draft(tiled, result.late),
         result,
         nodes_before,
         nodes,
@@ -237,17 +242,18 @@ def tile(settings: TileOptions) -> TiledModel:
         _warnings(result, limits, arena, opset),
         source=file_of(settings.model),
     )
+    return outcome, draft
 
 
 def run(options: TileOptions) -> Outcome:
     """Do what the command and the step `tile` ask for."""
-    result = tile.from_options(options)
-    return Outcome(result, "tile", result.draft)
+    result, draft = _tile(options, is_saved=True)
+    return Outcome(result, "tile", draft)
 
 
 def _verdicts(
     original: ir.Model,
-    tiled: ir.Model,
+    draft: Draft,
     result: TileResult,
     constants: Constants,
     options: TilingPolicy,
@@ -255,11 +261,11 @@ def _verdicts(
 ) -> tuple[Verdict, tuple[TileVerdict, ...]]:
     """Run each different product and the whole model; return the verdicts. Raises Mismatch where a result is too far off."""
     progress("verifying")
-    opset = opset_of(tiled)
+    opset = opset_of(draft.model)
     sites = check_tiles(result.tiled, constants, opset, runs=options.runs, progress=progress)
     require_sites((site.node for site in sites if not site.passed), _hints(result))
-    check(tiled)
-    return agreeing(judge(original, tiled, progress), "the tiled model"), sites
+    check_written(draft)
+    return agreeing(judge(original, draft.model, progress, content=draft.content), "the tiled model"), sites
 
 
 def _warnings(result: TileResult, limits: Limits, arena: ArenaChange, opset: OpsetChange) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The tables of options in docs/, made from the declarations: `python -m onnxtile.cli.option_tables docs` writes them again.
+"""The tables of options in docs/, made from the declarations: `python docs/option_tables.py` writes them again.
 
 A page has a table between `<!-- options of plan -->` and `<!-- end of options -->`; `<!-- options of steps -->` lists those of all steps.
 """
@@ -6,7 +6,6 @@ A page has a table between `<!-- options of plan -->` and `<!-- end of options -
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,13 +57,13 @@ def _steps(known: Iterable[Verb]) -> Iterable[str]:
             yield f"| `{verb.name}` | {', '.join(f'`{name}`' for name in options(verb.step))} |"
 
 
-def main(folder: Path) -> None:
-    """Write the tables of every page in `folder` again."""
-    for path in sorted(folder.glob("*.md")):
+def main() -> None:
+    """Write the tables of every page in this folder again."""
+    for path in sorted(Path(__file__).parent.glob("*.md")):
         text = path.read_text("utf-8")
         if filled(text) != text:
             path.write_text(filled(text), "utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
