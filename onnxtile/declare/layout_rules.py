@@ -42,10 +42,10 @@ from onnxtile.system.text import whole
 
 
 class FixedRule(NamedTuple):
-    """A rule for named tensors: `title` says what such a tensor is, `key` names the rule in a layout file, `read` takes what stands there.
+    """A rule for named tensors. `title` describes such a tensor; `key` is the rule's key in a layout file, and `read` parses its value.
 
-    `mark` is the metadata of a value that says the same, and `read_mark` takes its text; an entry of None says nothing. `holds` makes what
-    FixedRules has of the entries by name.
+    `mark` is the metadata key that gives a value the same rule; `read_mark` parses its text, and returns None where there is no rule.
+    `holds` makes the field of FixedRules from the entries by tensor name. Both parsers raise Unreadable.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The pass that writes calls of local functions out in their places."""
+"""The pass that replaces calls of local functions by their nodes; a file of its own, since onnx_ir's passes take long to load."""
 
 from __future__ import annotations
 
