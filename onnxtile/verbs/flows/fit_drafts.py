@@ -245,12 +245,11 @@ class WrittenSchedule:
         """
         settings, capacity = self.subject.settings, self.subject.capacity
         in_order = replace(settings, order="model", bounds_orders=False)
-        are_few, closely = self.nodes <= _FULLY_PLANNED, settings.effort
+        are_few, enough = self.nodes <= _FULLY_PLANNED, replace(settings.effort, enough=capacity or 0)
         if capacity is not None and self.arena <= capacity:
             return settings if are_few else replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
-        if capacity is not None and self.peak <= capacity and self.closer.size <= capacity:
-            return replace(in_order, effort=replace(closely, enough=capacity))
-        return settings if are_few else replace(in_order, effort=replace(closely, enough=self.least_arena))
+        only_closer = capacity is not None and self.peak <= capacity and self.closer.size <= capacity
+        return replace(in_order, effort=enough) if only_closer or not are_few else settings
 
     @cached_property
     def closer(self) -> Allocation:
