@@ -723,7 +723,7 @@ class FitTarget:
 _RUNGS = 4
 """Capacities of the row that lie between one number of bytes and half of it. The row is the same for every capacity that is wanted."""
 _MISSES = 2
-"""Rungs, one after the other, within which nothing is found before the way down ends, or nothing quicker before the search does."""
+"""Rungs, one after the other, within which nothing quicker is found before the search ends."""
 SLIGHT = 0.01
 """Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
 _CLOSE = 0.01
@@ -748,14 +748,17 @@ class Descent:
         self.is_below_rungs = False
         """Whether nothing was found within a rung, so that further points are close to each other, or compute rows again."""
         self._way = self._down()
-        self._started = monotonic()
+        self._started, self._reached = monotonic(), ""
 
     def is_longer(self) -> bool:
         """Look for one more point; return whether there is one."""
         point = next(self._way, None)
-        if point is not None:
-            self.points.append(point)
-        return point is not None
+        if point is None:
+            return False
+        if self.points:
+            self._reached = f"{point.peak:,} bytes after {monotonic() - self._started:.0f} s: "
+        self.points.append(point)
+        return True
 
     def all_points(self) -> list[FitSchedule]:
         """Return all points, to the one with the least peak."""
@@ -783,7 +786,7 @@ class Descent:
 
         Other points are close to each other: what fits there is for the way down to find, for all capacities alike.
         """
-        if capacity <= point.peak or point not in self.rungs or self._is_slight(point):
+        if capacity <= point.peak or point not in self.rungs or self.price(point) <= 0:
             return None
         is_again = point.macs > self.regions.network.macs
         return self._within(capacity, self.wanted if is_again else replace(self.wanted, extra_macs=0.0), 1, point)
@@ -819,20 +822,19 @@ class Descent:
                 return
 
     def _rungs(self, target: FitTarget, least: int, depth: int) -> Generator[FitSchedule, None, int]:
-        """Yield the points of rungs below the last point, within the budget of `target`; return the highest rung without one, or 0."""
-        missed: list[int] = []
+        """Yield the points of rungs below the last point, within the budget of `target`; return the first rung without one, or 0."""
         for capacity in rungs_below(self.regions, self.points[-1].peak):
             if capacity >= self.points[-1].peak:
                 continue
-            if capacity < least or len(missed) >= _MISSES:
+            if capacity < least:
                 break
             schedule = self._within(capacity, target, depth)
-            self.is_below_rungs |= schedule is None
-            missed = [*missed, capacity] if schedule is None else []
-            if schedule is not None:
-                self.rungs.add(schedule)
-                yield schedule
-        return max(missed, default=0)
+            if schedule is None:
+                self.is_below_rungs = True
+                return capacity
+            self.rungs.add(schedule)
+            yield schedule
+        return 0
 
     def _close_points(self, target: FitTarget, missed: int, depth: int) -> Iterator[FitSchedule]:
         """Yield points below the last one, to within 1% of the least peak above `missed` bytes, by bisection.
@@ -856,10 +858,9 @@ class Descent:
         if self.wanted.is_late:
             self.regions.is_cut_short = True
             return None
-        words = f"{self.points[-1].peak:,} bytes after {monotonic() - self._started:.0f} s: "
 
         def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
-            self._progress(words + stage, done, total)
+            self._progress(self._reached + stage, done, total)
 
         return _within(self.regions, capacity, target, (PathSearch, PiecesSearch), tell, depth, known)
 

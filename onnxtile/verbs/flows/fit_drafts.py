@@ -249,7 +249,7 @@ class WrittenSchedule:
         if capacity is not None and self.arena <= capacity:
             return settings if are_few else replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
         only_closer = capacity is not None and self.peak <= capacity and self.closer.size <= capacity
-        return replace(in_order, effort=enough) if only_closer or not are_few else settings
+        return replace(in_order if only_closer or not are_few else settings, effort=enough)
 
     @cached_property
     def closer(self) -> Allocation:
@@ -262,7 +262,7 @@ class WrittenSchedule:
         """Return whether the arena is within a capacity, with little effort, with that of a plan, or, of few nodes, in another order."""
         if self.arena <= capacity or self.peak > capacity:
             return self.arena <= capacity
-        return self.closer.size <= capacity or (self.nodes <= _FULLY_PLANNED and self.plan.arena_size <= capacity)
+        return self.closer.size <= capacity or self.reordered <= capacity
 
     @cached_property
     def least_arena(self) -> int:
@@ -270,7 +270,17 @@ class WrittenSchedule:
         if self.arena <= self.peak:
             return self.arena
         placed = min(self.arena, self.closer.size)
-        return min(placed, self.plan.arena_size) if placed > self.peak and self.nodes <= _FULLY_PLANNED else placed
+        return placed if placed <= self.peak else min(placed, self.reordered)
+
+    @cached_property
+    def reordered(self) -> int:
+        """The bytes of the arena of few nodes in the best order, placed with little effort; of many, those in which it is written."""
+        if self.nodes > _FULLY_PLANNED:
+            return self.arena
+        if "planned" in vars(self):
+            return self.plan.arena_size
+        effort = replace(LEVELS["low"], enough=self.subject.capacity or 0)
+        return plan_model(*self.opened.unfolded, replace(self.subject.settings, effort=effort)).arena_size
 
     @property
     def plan(self) -> PlanResult:
@@ -439,7 +449,10 @@ class FitAttempts:
         if wanted.has_many_nodes(self.subject.whole):
             return None  # no cut has fewer nodes than the model as it is
         for number in range(1, most + 1):
-            progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
+            progress = self.subject.options.progress
+            progress = (
+                progress if number == 1 else within(progress, f"attempt {number} of at most {most}, for fewer nodes")
+            )
             way = Descent(regions, wanted, progress)
             best = self._within(way, most) or self._smallest(way)
             # One kernel of the search may stand for several nodes: a quantised island does.
