@@ -262,7 +262,7 @@ class WrittenSchedule:
         """Return whether the arena is within a capacity, with little effort, with that of a plan, or, of few nodes, in another order."""
         if self.arena <= capacity or self.peak > capacity:
             return self.arena <= capacity
-        return self.closer.size <= capacity or self.reordered <= capacity
+        return self.closer.size <= capacity or (self.nodes <= _FULLY_PLANNED and self.plan.arena_size <= capacity)
 
     @cached_property
     def least_arena(self) -> int:
@@ -270,17 +270,7 @@ class WrittenSchedule:
         if self.arena <= self.peak:
             return self.arena
         placed = min(self.arena, self.closer.size)
-        return placed if placed <= self.peak else min(placed, self.reordered)
-
-    @cached_property
-    def reordered(self) -> int:
-        """The bytes of the arena of few nodes in the best order, placed with little effort; of many, those in which it is written."""
-        if self.nodes > _FULLY_PLANNED:
-            return self.arena
-        if "planned" in vars(self):
-            return self.plan.arena_size
-        effort = replace(LEVELS["low"], enough=self.subject.capacity or 0)
-        return plan_model(*self.opened.unfolded, replace(self.subject.settings, effort=effort)).arena_size
+        return min(placed, self.plan.arena_size) if placed > self.peak and self.nodes <= _FULLY_PLANNED else placed
 
     @property
     def plan(self) -> PlanResult:
