@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.fit import fit as fit
     from onnxtile.verbs.flows.fit import fit_curve as fit_curve
     from onnxtile.verbs.flows.fuse import fuse as fuse
+    from onnxtile.verbs.flows.fuse import unfuse as unfuse
     from onnxtile.verbs.flows.inspect import inspect as inspect
     from onnxtile.verbs.flows.inspect import trace as trace
     from onnxtile.verbs.flows.match import Explanation as Explanation
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from onnxtile.verbs.flows.results import UnfuseResult as UnfuseResult
     from onnxtile.verbs.flows.results import save as save
     from onnxtile.verbs.flows.tile import tile as tile
-    from onnxtile.verbs.flows.unfuse import unfuse as unfuse
     from onnxtile.verbs.flows.verify import verify as verify
     from onnxtile.verbs.list import OptionNames as OptionNames
     from onnxtile.verbs.list import option_names as option_names
@@ -81,7 +81,7 @@ _HOMES = {
     "onnxtile.tiling.limits": ("Limits",),
     "onnxtile.verbs.flows.check_plan": ("check_plan",),
     "onnxtile.verbs.flows.fit": ("fit", "fit_curve"),
-    "onnxtile.verbs.flows.fuse": ("fuse",),
+    "onnxtile.verbs.flows.fuse": ("fuse", "unfuse"),
     "onnxtile.verbs.flows.inspect": ("inspect", "trace"),
     "onnxtile.verbs.flows.match": ("Explanation", "MatchResult", "PatternDraft", "draft_pattern", "explain", "match"),
     "onnxtile.verbs.flows.other_formats": ("plan_problem", "plan_tflite"),
@@ -90,7 +90,6 @@ _HOMES = {
         *("FitCurve", "FittedModel", "FuseResult", "PlannedModel", "TiledModel", "UnfuseResult", "save"),
     ),
     "onnxtile.verbs.flows.tile": ("tile",),
-    "onnxtile.verbs.flows.unfuse": ("unfuse",),
     "onnxtile.verbs.flows.verify": ("verify",),
     "onnxtile.verbs.list": ("OptionNames", "option_names"),
     "onnxtile.verification.trials": ("Verdict",),

@@ -46,10 +46,7 @@ class WatchOptions:
     progress: Progress = silent
 
 
-_OLD_LIMITS = {"run_seconds": "--runs 60s", "run_memory": "--runs 4GiB"}
-
-
-def counted_runs(about: str, usual: int, **replaces: str) -> Option:
+def counted_runs(about: str, usual: int) -> Option:
     """Return the option of a verb that chooses how often it runs a model: what runs so often, and how often where nothing is said."""
     return Option(
         f"{about}; time and memory limit of a run",
@@ -57,7 +54,6 @@ def counted_runs(about: str, usual: int, **replaces: str) -> Option:
         heading=SIZES,
         default=str(usual),
         kind=values.RUNS,
-        replaces={**_OLD_LIMITS, **replaces},
     )
 
 
@@ -73,7 +69,6 @@ class RunLimitOptions(WatchOptions):
             heading=SIZES,
             default="600s, or 10s with a loop",
             kind=values.LIMITS,
-            replaces=_OLD_LIMITS,
         ),
     ] = None
 
@@ -105,7 +100,6 @@ class SizeOptions(WatchOptions):
             SIZES,
             kind=values.DIMS,
             main=True,
-            replaces=dict.fromkeys(("bound", "bounds"), "--dim NAME=:8"),
         ),
     ] = None
     shapes: Annotated[
@@ -227,7 +221,6 @@ class InputOptions(RunLimitOptions, SizeOptions):
             heading=SIZES,
             default="random",
             kind=values.INPUTS,
-            replaces=dict.fromkeys(("range", "ranges"), "--inputs INPUT=LOW:HIGH"),
         ),
     ] = None
 
@@ -293,19 +286,6 @@ class TargetOptions(WatchOptions):
             kind=values.TARGET,
             choices=Choices("onnxtile.tiling.limits:ready_made", open=True),
             main=True,
-            replaces={
-                "bandwidth": '--target target.toml, and in it bandwidth.dram = "8GB/s"',
-                "macs_per_second": '--target target.toml, and in it macs_per_second = "4G"',
-                "streams": "--target target.toml, and in it streams = 2",
-                "target_cc": '--target target.toml, and in it cc = "arm-none-eabi-gcc ..."',
-                "runner": '--target target.toml, and in it runner = "qemu-system-arm ..."',
-                "weights": '--target target.toml, and in it weights = "file"',
-                "c_kernels": '--target target.toml, and in it c_kernels = "table.toml"',
-                "max_rows": "--target target.toml, and in it rows = 4",
-                "max_columns": "--target target.toml, and in it columns = 4",
-                "max_channels": "--target target.toml, and in it channels = 16",
-                "max_filters": "--target target.toml, and in it filters = 16",
-            },
         ),
     ] = None
 
@@ -316,12 +296,6 @@ class TargetOptions(WatchOptions):
             return TargetFigures()
         found: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
         return found
-
-
-REPLACED_BY_EMIT = {
-    **dict.fromkeys(("names", "no_names"), "--emit plan.html: a button of the page shows names"),
-    "color_by": "--emit plan.html: buttons of the page choose the colours",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +311,6 @@ class EmitOptions:
             kind=values.TEXTS,
             endings=Choices("onnxtile.report.format:endings"),
             main=True,
-            replaces=REPLACED_BY_EMIT,
         ),
     ] = ()
 

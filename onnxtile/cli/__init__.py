@@ -12,8 +12,7 @@ import typer
 
 from onnxtile.cli.command import build, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
-from onnxtile.declare.verb import replaced
-from onnxtile.system.errors import MOST, OnnxtileError, UsageError, capped, error_line, escaped
+from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.interpreter import silence_libraries
 from onnxtile.system.registry import defer
@@ -24,8 +23,11 @@ INTERRUPTED = 130
 READER_GONE = 141
 """The exit code of a command whose output nobody reads any more, as shells have it: 128 and the number of SIGPIPE."""
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes", "pydantic")
-"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for files that users write."""
+_DEFERRED = (
+    *("sympy", "onnx_ir._symbolic_shapes", "pydantic"),
+    *("google.protobuf.json_format", "google.protobuf.text_format"),
+)
+"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for texts that users write."""
 
 
 def main() -> None:
@@ -56,8 +58,7 @@ def _run() -> int:
             return READER_GONE
         return end.code if isinstance(end.code, int) else 2
     except typer.TyperException as error:
-        gone = _replaced(error)
-        return _failed(_usage_of(error), _help_of(error), 2) if gone is None else _failed(gone.message, gone.hint, 2)
+        return _failed(_usage_of(error), _help_of(error), 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return READER_GONE
@@ -92,14 +93,6 @@ def _usage_of(error: Exception) -> str:
     """Return what is wrong with a command line; the name of an unknown option without names that only look like it."""
     name = getattr(error, "option_name", None)
     return _one_line(error) if name is None or not hasattr(error, "possibilities") else f"there is no option {name}"
-
-
-def _replaced(error: Exception) -> UsageError | None:
-    """Return the error for an option that the command had before; None for any other error."""
-    context: Any = getattr(error, "ctx", None)
-    name = getattr(error, "option_name", None)
-    verb = None if context is None else verbs().get(" ".join(context.command_path.split()[1:]))
-    return None if verb is None or name is None else replaced(verb.command, name, verb.name)
 
 
 def _help_of(error: Exception) -> str:

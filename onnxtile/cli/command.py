@@ -102,7 +102,8 @@ class Command(_Plain, TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a heading, the command's own headings, then the common ones."""
         params = self.get_params(ctx)
-        hidden = set() if _ALL in ctx.meta or len(params) <= _FEW else {param.name for param in params} - self._first
+        first = {"help", *getattr(self.callback, "main", ())}
+        hidden = set() if _ALL in ctx.meta or len(params) <= _FEW else {param.name for param in params} - first
         headings: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
         for param in params:
             record = param.get_help_record(ctx)
@@ -115,11 +116,6 @@ class Command(_Plain, TyperCommand):
         if hidden:
             formatter.write_paragraph()
             formatter.write(f"{len(hidden)} more options: {ctx.command_path} --help {_ALL}\n")
-
-    @property
-    def _first(self) -> set[str]:
-        """The names of the arguments and options that help always shows."""
-        return {"help", *getattr(self.callback, "main", ())}
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the examples, a line each."""
@@ -413,7 +409,7 @@ def command(app: typer.Typer, verb: Verb, name: str, known: Mapping[str, VerbPar
         inspect.Parameter(
             parameter.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=_default(parameter),
+            default=... if parameter.is_required else None,
             annotation=_annotation(parameter),
         )
         for parameter in known.values()
@@ -424,10 +420,6 @@ def command(app: typer.Typer, verb: Verb, name: str, known: Mapping[str, VerbPar
     run.main = main  # type: ignore[attr-defined]
     text, examples = split(verb.command.__doc__)
     app.command(name, cls=Command, help=text, epilog=examples)(run)
-
-
-def _default(parameter: VerbParameter) -> Any:
-    return ... if parameter.is_required else None
 
 
 def _annotation(parameter: VerbParameter) -> Any:

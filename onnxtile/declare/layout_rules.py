@@ -208,12 +208,3 @@ def _read_layout(value: Any) -> LayoutRules | Path:
 LAYOUT = ValueKind(
     _read_layout, forms=('"layout.toml"', '{"pins": {"x": 4096}, "places": {"y": "sram"}, "keep": ["z"]}')
 )
-LAYOUT_REPLACES = {
-    **dict.fromkeys(("pin", "pins"), "--layout layout.toml, and in it [pins] with NAME = 4096"),
-    **dict.fromkeys(("place", "places"), '--layout layout.toml, and in it [places] with NAME = "sram"'),
-    "keep": '--layout layout.toml, and in it keep = ["NAME"]',
-    **dict.fromkeys(("workspace", "workspaces"), '--layout layout.toml, and in it [workspaces] with OPERATOR = "4096"'),
-    "share_workspaces": '--layout layout.toml, and in it [workspaces] with "*" = "shared"',
-    "whole_buffers": "--layout layout.toml, and in it whole_buffers = true",
-}
-"""The options of earlier versions that stand in a layout now."""

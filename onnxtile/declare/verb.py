@@ -174,7 +174,7 @@ class Option:
 
     `flags` are its names on the command line, where these are not `--` and the field's name; one that begins with `--no-` turns a flag off.
     `default` tells the default where the value in the declaration does not. `endings` are those of the files that it names. Help shows
-    those options first that are `main`. `replaces` has the names of options that there are no more, each with what says the same now.
+    those options first that are `main`.
     """
 
     help: str
@@ -186,7 +186,6 @@ class Option:
     choices: Choices | None = None
     endings: Choices | None = None
     main: bool = False
-    replaces: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -292,16 +291,6 @@ def options(declaration: type) -> dict[str, VerbParameter]:
     }
 
 
-def replaced(declaration: type, name: str, verb: str) -> UsageError | None:
-    """Return the error for an option `name` that a `verb` does not have, which says what does the same; None where nothing does."""
-    key = name.lstrip("-").replace("-", "_")
-    for parameter in options(declaration).values():
-        assert isinstance(parameter.about, Option)
-        if key in parameter.about.replaces:
-            return UsageError(f"{verb} has no {name}", hint=f"write {parameter.about.replaces[key]}")
-    return None
-
-
 def _kind(hint: Any) -> tuple[ValueKind, Choices | None]:
     """Return how values of a type are read, and the choices that it names."""
     plain = [part for part in get_args(hint) if part is not NoneType] if NoneType in get_args(hint) else [hint]
@@ -375,7 +364,7 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 bound = signature.bind(*args, **given)
             except TypeError as error:
                 message = f"{body.__name__}() {error}"
-                raise _misspelled(declaration, given, body.__name__) or _unfit(message, given, signature) from None
+                raise _unfit(message, given, signature) from None
             settings = read(declaration, bound.arguments)
             try:
                 with limits_of(settings).inside():
@@ -444,14 +433,6 @@ def _type_text(hint: Any) -> str:
         return f"Literal[{', '.join(map(repr, inside))}]"
     name = hint.__name__ if origin is None else origin.__name__
     return f"{name}[{', '.join(map(_type_text, inside))}]" if inside else name
-
-
-def _misspelled(declaration: Any, given: Mapping[str, Any], verb: str) -> UsageError | None:
-    """Return the error for the first of the arguments `given` that is an option of before; None where none is."""
-    error = next((error for name in given if (error := replaced(declaration, name, verb)) is not None), None)
-    if error is not None:
-        reword(error, options(declaration), in_python)
-    return error
 
 
 def _unfit(message: str, given: Mapping[str, Any], signature: inspect.Signature) -> TypeError:
@@ -566,9 +547,12 @@ class Verb:
 # The JSON of a result.
 
 
+_SCALARS = (str, int, float, NoneType)
+
+
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
@@ -587,9 +571,13 @@ class JsonFields:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
+        content: dict[str, Any] = {}
         kind: Any = type(self)
-        values = ((key, value_of(self), is_optional) for key, value_of, is_optional in _json_fields(kind))
-        return {key: _ready(value) for key, value, is_optional in values if value or not is_optional}
+        for key, value_of, is_optional in _json_fields(kind):  # a large model has this asked of ten thousand tensors
+            value = value_of(self)
+            if value or not is_optional:
+                content[key] = value if isinstance(value, _SCALARS) else _ready(value)
+        return content
 
 
 @cache

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.declare.values import TargetFigures
+from onnxtile.declare.verb import JsonFields
 from onnxtile.firmware.kernels import CKernel, CKernels, kernels_in_c, model_of
 from onnxtile.firmware.own_kernels import OwnKernels, compiled_objects, read_own_kernels
 from onnxtile.firmware.program import (
@@ -73,12 +74,14 @@ OPTIMISED = "-O2"
 
 
 @dataclass(frozen=True)
-class Footprint:
+class Footprint(JsonFields):
     """The bytes of a program as `compiler` makes it: code, constants, memory, and the deepest stack (None where that is not known).
 
     The stack is without that of functions of the C library. `constants` has the weights and the tables, `memory` arenas and workspaces.
     `code` has bytes; `stack` too, None where it is not known.
     """
+
+    JSON = "compiler code constants memory stack flash ram"
 
     compiler: str
     code: int
@@ -95,10 +98,6 @@ class Footprint:
     def ram(self) -> int | None:
         """Memory and stack; None where the stack is not known."""
         return None if self.stack is None else self.memory + self.stack
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures, ready for JSON."""
-        return {**vars(self), "flash": self.flash, "ram": self.ram}
 
 
 @dataclass(frozen=True)

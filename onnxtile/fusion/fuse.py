@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
-from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.metaop import (
     OPSET_VERSION,
@@ -23,7 +22,7 @@ from onnxtile.fusion.metaop import (
     region,
     region_through,
 )
-from onnxtile.fusion.pattern import Pattern, pattern_set, set_names
+from onnxtile.fusion.pattern import IslandRule, Pattern, pattern_set, set_names
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,
@@ -54,54 +53,6 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, PatternError, QueryError
 from onnxtile.system.interpreter import collector_paused
 from onnxtile.system.long_work import Progress, counted, silent
-
-# Repeats in a quantised model what is fused in its float view.
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """Repeats in the model what is fused in its float `view`.
-
-    `constants` are those of the model. `contract_region` puts a call in the place of a region of the model, and returns it.
-    """
-
-    view: FloatView
-    constants: Constants
-    contract_region: Callable[[FusedRegion, Pattern, Sequence[int]], ir.Node | Refusal]
-
-    def contract(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
-        """Contract in the model what `part` of the view stands for, and what quantises and dequantises between."""
-        members = self._originals(part)
-        if isinstance(members, Refusal):
-            return members
-        original = region_through(members, self.constants)
-        if isinstance(original, Refusal):
-            return original
-        if pattern.outputs is not None and len(original.outputs) > pattern.outputs:
-            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
-        return self.contract_region(original, pattern, over if _are_alike(original, part) else ())
-
-    def note(self, call: ir.Node, original: ir.Node) -> None:
-        """Note that `call` of the view stands for `original`, a call in the model."""
-        self.view.originals[call] = (original,)
-
-    def _originals(self, part: FusedRegion) -> list[ir.Node] | Refusal:
-        """Return the nodes of the model that `part` stands for."""
-        members: dict[ir.Node, None] = {}
-        for node in part.nodes:
-            members |= dict.fromkeys(self.view.originals[node])
-        whole = (piece for node in members for piece in self.view.parts.get(node, ()))
-        if any(piece not in part.nodes for piece in whole):
-            return Refusal("it ends inside an operator")
-        return list(members)
-
-
-def _are_alike(original: FusedRegion, part: FusedRegion) -> bool:
-    """Return whether the first inputs of `original` are those of `part`, so that their places say the same; scales come after them."""
-    scales = {value for node in original.nodes for value in scales_of(node)}
-    operands = [value for value in original.inputs if value not in scales]
-    return len(original.nodes) == len(part.nodes) and len(operands) == len(part.inputs)
-
 
 # The outcome of a pattern: the fate of each match, and the calls that were made.
 
@@ -201,11 +152,10 @@ class _NewCall:
 
 @dataclass
 class Fuser:
-    """Contracts the matches of patterns in `model`, in place; with a `mirror`, in the model that it is the view of."""
+    """Contracts the matches of patterns in `model`, in place."""
 
     model: ir.Model
     shapes: Callable[[], Shapes] | None = None
-    mirror: Mirror | None = None
     left_out: Container[Site] = ()
     constants: Constants = field(init=False)
     places: dict[ir.Graph, _Places] = field(init=False, default_factory=dict)
@@ -309,20 +259,12 @@ class Fuser:
             names = ", ".join(repr(value.name) for value in part.outputs)
             return Refusal(f"{names} are read outside; the pattern allows {pattern.outputs} of its values to be")
         over = overwritable(part, match, pattern.in_place)
-        call = self._repeated(part, pattern, over) if self.mirror else self.contract_region(part, pattern, over)
+        call = self._put(part, pattern, over)
         return node_id(call) if isinstance(call, ir.Node) else call
 
-    def _repeated(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
-        """Put a call in the place of what `part` stands for, and return it; then put one in the place of `part`."""
-        assert self.mirror is not None
-        if self._places(_graph_of(part)).order.between(part.leaving, part.copied) is None:
-            return Refusal(_CYCLE)
-        repeated = self.mirror.contract(part, pattern, over)
-        if isinstance(repeated, ir.Node):
-            call = self.contract_region(part, pattern, over)
-            assert isinstance(call, ir.Node)
-            self.mirror.note(call, repeated)
-        return repeated
+    def _put(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Put a call in the place of what a match is, and return it."""
+        return self.contract_region(part, pattern, over)
 
     def contract_region(
         self, part: FusedRegion, pattern: Pattern, over: Sequence[int], marks: Iterable[str] = ()
@@ -455,6 +397,50 @@ class Fuser:
             graph.initializers.pop(value.name or "", None)
 
 
+# The float view of a quantised model is searched; what is found there is contracted in both.
+
+
+@dataclass
+class ViewFuser(Fuser):
+    """Contracts the matches in the float `view` of a model; `outer` contracts in the model what each of them stands for."""
+
+    view: FloatView = field(kw_only=True)
+    outer: Fuser = field(kw_only=True)
+
+    def _put(self, part: FusedRegion, pattern: Pattern, over: Sequence[int]) -> ir.Node | Refusal:
+        """Contract in the model what `part` stands for, and what quantises and dequantises between; then `part` in the view."""
+        if self._places(_graph_of(part)).order.between(part.leaving, part.copied) is None:
+            return Refusal(_CYCLE)
+        original = self._original(part)
+        if isinstance(original, Refusal):
+            return original
+        if pattern.outputs is not None and len(original.outputs) > pattern.outputs:
+            return Refusal("more of its values are read outside, as they are or quantised, than the pattern allows")
+        repeated = self.outer.contract_region(original, pattern, over if _are_alike(original, part) else ())
+        if isinstance(repeated, ir.Node):
+            call = self.contract_region(part, pattern, over)
+            assert isinstance(call, ir.Node)
+            self.view.originals[call] = (repeated,)
+        return repeated
+
+    def _original(self, part: FusedRegion) -> FusedRegion | Refusal:
+        """Return the region of the model that `part` stands for."""
+        members: dict[ir.Node, None] = {}
+        for node in part.nodes:
+            members |= dict.fromkeys(self.view.originals[node])
+        whole = (piece for node in members for piece in self.view.parts.get(node, ()))
+        if any(piece not in part.nodes for piece in whole):
+            return Refusal("it ends inside an operator")
+        return region_through(list(members), self.outer.constants)
+
+
+def _are_alike(original: FusedRegion, part: FusedRegion) -> bool:
+    """Return whether the first inputs of `original` are those of `part`, so that their places say the same; scales come after them."""
+    scales = {value for node in original.nodes for value in scales_of(node)}
+    operands = [value for value in original.inputs if value not in scales]
+    return len(original.nodes) == len(part.nodes) and len(operands) == len(part.inputs)
+
+
 def _overlap(match: Match, rival: Match, fate: Fate) -> str:
     """Say which `rival` has a node of `match`, and what became of that one."""
     same = set(match.vertices) == set(rival.vertices)
@@ -571,4 +557,4 @@ def _finder(fuser: Fuser) -> Fuser:
     """Return a fuser that finds matches for `fuser` in the float view of its model."""
     view, known = float_view(fuser.model, fuser.constants), fuser.shapes
     shapes = None if known is None else lambda: view.shapes(known())
-    return Fuser(view.model, shapes, Mirror(view, fuser.constants, fuser.contract_region))
+    return ViewFuser(view.model, shapes, view=view, outer=fuser)

@@ -424,10 +424,6 @@ class ConvIsland(IslandLowering):
         bias = stored_bias(island, island.source(2), (x, weight), _channels(weight))
         return clamped(island, on_stored(island, "QLinearConv", settings(island.first), bias=bias))
 
-    def to_ort(self, island: IslandSite) -> Replacement:
-        """Return QLinearConv-10."""
-        return self.to_onnx(island)
-
 
 def _channels(weight: StoredTensor) -> int:
     count = weight.dims[0] if weight.dims else None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
-from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, works
+from onnxtile.inspection.work import NodeWork, SymbolicSize, formula_of, makes_constants, works
 from onnxtile.model import keys
 from onnxtile.model.binding import formula_names, free_inputs, rename_symbols, symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
 from onnxtile.model.node_kinds import OWN_DOMAINS
-from onnxtile.model.topology import dependencies, graphs_in, node_ids
+from onnxtile.model.topology import dependencies, graphs_in, main_graphs, node_ids, nodes_in
 from onnxtile.operators.node_view import Dims, operator_name
 from onnxtile.operators.table import Products, QuantisedPort, movement_of, operator_of, quantised_form
 from onnxtile.shapes.formulas import require_windows
@@ -104,7 +104,7 @@ def _stored(scoped: _Scoped, slot: int) -> ir.Value | None:
 
 
 def _nodes(model: ir.Model) -> Iterator[_Scoped]:
-    for graph in model.graphs():
+    for graph in main_graphs(model):
         for node in graph:
             yield from _with_inside(_Scoped(node, {}), model)
 
@@ -185,7 +185,7 @@ def workspaces(model: ir.Model, shapes: Shapes) -> dict[ir.Node, int | None]:
     """
     texts = {name: function.metadata_props.get(keys.WORKSPACE) for name, function in model.functions.items()}
     rules = {name: SizeRule(text) for name, text in texts.items() if text is not None}
-    calls = (node for node in model.graph.all_nodes() if node.op_identifier() in rules)
+    calls = (node for node in nodes_in(model.graph) if node.op_identifier() in rules) if rules else ()
     return {node: _bytes(rules[node.op_identifier()], node, shapes) for node in calls}
 
 
@@ -297,19 +297,23 @@ def layers(
     `infer` returns the shapes of a copy in which calls are written out.
     """
     done, needed = works(model, shapes, constants, infer), workspaces(model, shapes)
+    tensors: dict[ir.Value, Tensor] = {}
 
     def described(value: ir.Value) -> Tensor:
-        return tensor(value, shapes, constants)
+        if value not in tensors:
+            tensors[value] = tensor(value, shapes, constants)
+        return tensors[value]
+
+    def layer(node: ir.Node, name: str, body: str) -> LayerCost:
+        work = done[node]
+        multiplied = factors(node, model, shapes) if work.macs and work.total else ""
+        return _layer(node, name, body, work, needed.get(node, 0), multiplied, described)
 
     return tuple(
-        replace(
-            _layer(node, name, body, done[node], described),
-            workspace=needed.get(node, 0),
-            factors=factors(node, model, shapes) if done[node].macs and done[node].total else "",
-        )
+        layer(node, name, body)
         for body, graph in _graphs(model.graph)
         for node, name in node_ids(graph).items()
-        if not (node.outputs and all(value in constants for value in node.outputs))
+        if not makes_constants(node, constants)
     )
 
 
@@ -328,7 +332,15 @@ def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
         yield "/".join(f"{names[node]}.{key}" for node, key in path), inner
 
 
-def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Callable[[ir.Value], Tensor]) -> LayerCost:
+def _layer(
+    node: ir.Node,
+    name: str,
+    body: str,
+    work: NodeWork,
+    workspace: int | None,
+    multiplied: str,
+    described: Callable[[ir.Value], Tensor],
+) -> LayerCost:
     inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
     outputs = tuple(described(value) for value in node.outputs if value.name)
     written = _sum([tensor.bytes for tensor in outputs])
@@ -336,7 +348,19 @@ def _layer(node: ir.Node, name: str, body: str, work: NodeWork, described: Calla
     weights = None if read is None or moving is None else read - moving
     path, classes = module_path(node.name, node.metadata_props), module_classes(node.metadata_props)
     return LayerCost(
-        name, operator_name(node), body, inputs, outputs, work, read, written, weights, module=path, classes=classes
+        name,
+        operator_name(node),
+        body,
+        inputs,
+        outputs,
+        work,
+        read,
+        written,
+        weights,
+        workspace,
+        multiplied,
+        path,
+        classes,
     )
 
 

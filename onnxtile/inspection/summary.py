@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import onnx
@@ -34,7 +34,7 @@ from onnxtile.model.binding import bind_leading, free_inputs, symbols
 from onnxtile.model.constants import Constants, constant_tensor
 from onnxtile.model.formula import SizeRanges
 from onnxtile.model.modules import held_as, is_folded_parameter
-from onnxtile.model.topology import dependencies
+from onnxtile.model.topology import dependencies, nodes_in
 from onnxtile.operators.node_view import operator_name
 from onnxtile.operators.table import movement_of
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
@@ -83,7 +83,7 @@ def operators(model: ir.Model) -> tuple[OperatorUse, ...]:
     A call of a local function counts as one operator; what is in the function's body does not.
     """
     nodes: dict[str, list[ir.Node]] = {}
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         nodes.setdefault(operator_name(node), []).append(node)
     opsets = model.graph.opset_imports
     uses = [OperatorUse(op, len(users), tuple(_ranges(users, opsets))) for op, users in nodes.items()]
@@ -233,13 +233,13 @@ def _elements(value: ir.Value, shapes: Shapes) -> int:
 
 def _gathered(model: ir.Model) -> set[ir.Value]:
     """Return the means and variances that batch normalisations read."""
-    norms = (node for node in model.graph.all_nodes() if node.op_type == "BatchNormalization")
+    norms = (node for node in nodes_in(model.graph) if node.op_type == "BatchNormalization")
     read = (value for node in norms for value in node.inputs[3:5] if value is not None)
     return {stored for value in read for stored in _stored(value)}
 
 
 def _read(model: ir.Model, constants: Constants) -> Iterator[ir.Value]:
-    for node in model.graph.all_nodes():
+    for node in nodes_in(model.graph):
         if not all(value in constants for value in node.outputs):
             yield from (value for value in dependencies(node) if value in constants)
     yield from (value for value in model.graph.outputs if value in constants)
@@ -403,12 +403,12 @@ class Inspection(VerbResult):
     top: Ranking | None = None
     """The nodes that cost most, where they were asked for."""
 
-    @property
+    @cached_property
     def totals(self) -> Totals:
         """The sums over the main graph."""
         return Totals.of(layer for layer in self.layers if not layer.body)
 
-    @property
+    @cached_property
     def bodies(self) -> dict[str, Totals]:
         """The sums over each body (of If, Loop, Scan), for one pass."""
         names = dict.fromkeys(layer.body for layer in self.layers if layer.body)
@@ -508,7 +508,7 @@ def _unknown(model: ir.Model, shapes: Shapes, constants: Constants) -> Iterator[
     inputs = free_inputs(model)
     declared = set(symbols(inputs))
     free = next((value.name for value in inputs if value.shape is None or not value.shape.is_static()), None)
-    values = (value for node in model.graph.all_nodes() for value in node.outputs if value.name)
+    values = (value for node in nodes_in(model.graph) for value in node.outputs if value.name)
     for value in (*inputs, *values):
         if value in constants or shapes.sizes(value) is not None:
             continue

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeFormula, SizeRanges, is_at_least
 from onnxtile.model.functions import inline_calls
-from onnxtile.model.topology import bodies_of
+from onnxtile.model.topology import bodies_of, has_body, nodes_in
 from onnxtile.operators.node_view import NotApplicable, operator_name
 from onnxtile.operators.table import work_of
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -224,18 +224,23 @@ def _works(
 ) -> dict[ir.Node, NodeWork]:
     works: dict[ir.Node, NodeWork] = {}
     # A body stands before the node that has it once the order is turned round.
-    for node in reversed(list(model.graph.all_nodes())):
+    for node in reversed(list(nodes_in(model.graph))):
         if node in calls:
             works[node] = calls[node]
-        elif bodies_of(node):
+        elif has_body(node) and bodies_of(node):
             works[node] = _of_bodies(node, works, repetitions(node, shapes, constants))
         else:
             works[node] = _of_node(node, shapes, constants)
     return works
 
 
+def makes_constants(node: ir.Node, constants: Constants) -> bool:
+    """Return whether `node` makes constants, and nothing else."""
+    return bool(node.outputs) and all(value in constants for value in node.outputs)
+
+
 def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
-    if node.outputs and all(value in constants for value in node.outputs):
+    if makes_constants(node, constants):
         return NodeWork()
     try:
         count = work_of(node, shapes)
@@ -266,12 +271,14 @@ def _of_bodies(node: ir.Node, works: Mapping[ir.Node, NodeWork], times: Mapping[
 
 def _calls(model: ir.Model, infer: Callable[[ir.Model], Shapes]) -> dict[ir.Node, NodeWork]:
     """Return the work of each call of a local function, found by writing the bodies in the calls' places in a copy."""
-    originals = list(model.graph.all_nodes())
+    if not model.functions:
+        return {}
+    originals = list(nodes_in(model.graph))
     positions = [position for position, node in enumerate(originals) if node.op_identifier() in model.functions]
     if not positions:
         return {}
     copy = model.clone()
-    nodes = list(copy.graph.all_nodes())
+    nodes = list(nodes_in(copy.graph))
     for position in positions:
         nodes[position].metadata_props[_CALL] = str(position)
     refusal = write_out_calls(copy)

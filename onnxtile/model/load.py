@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper, serialization
 
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
-from onnxtile.model.topology import all_nodes, all_values, is_external, main_graphs, tensors_of
+from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
@@ -269,14 +269,11 @@ else:  # a union has no help of its own
     for _kind in (str, Path, onnx.ModelProto, ir.Model):
         Source.register(_kind)
 
-_NOT_A_MODEL = (
-    DecodeError,
-    IndexError,
-    ValueError,
-    onnx.parser.ParseError,
-    text_format.ParseError,
-    json_format.ParseError,
-)
+
+def _not_a_model() -> tuple[type[Exception], ...]:
+    """Return the errors of readers of another format; asked after one, since the formats of texts take long to load."""
+    of_texts = (onnx.parser.ParseError, text_format.ParseError, json_format.ParseError)
+    return DecodeError, IndexError, ValueError, *of_texts
 
 
 @collector_paused()
@@ -339,7 +336,7 @@ def _read(path: Path) -> ir.Model:
         proto = _read_whole(path) if mapped is None else mapped.proto
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
-    except _NOT_A_MODEL as error:
+    except _not_a_model() as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
     model = _deserialise(proto, str(path), mapped)
@@ -432,18 +429,23 @@ def _require_text(model: ir.Model) -> None:
 def _texts(model: ir.Model) -> Iterator[tuple[object, ...]]:
     """Yield names, doc strings and metadata of the model, several at a time; what is not UTF-8 is bytes."""
     yield (model.producer_name, model.producer_version, model.domain, model.doc_string, *_metadata(model))
-    for graph in main_graphs(model):
+    for graph in all_graphs(model):
         yield (graph.name, graph.doc_string, *_metadata(graph))
+        yield from map(_texts_of_value, (*graph.inputs, *graph.initializers.values()))
     for function in model.functions.values():
         yield (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
         yield _metadata(function)
     for node in all_nodes(model):
         attributes = node.attributes.data
         yield (node.domain, node.op_type, node.name, node.overload, node.doc_string, *attributes, *_metadata(node))
-        yield tuple(attribute.doc_string for attribute in attributes.values()) if attributes else ()
-    for value in all_values(model):
-        type_ = value.type
-        yield (value.name, value.doc_string, None if type_ is None else type_.denotation, *_metadata(value))
+        if attributes:
+            yield tuple([attribute.doc_string for attribute in attributes.values()])
+        yield from map(_texts_of_value, node.outputs)
+
+
+def _texts_of_value(value: ir.Value) -> tuple[object, ...]:
+    type_ = value.type
+    return (value.name, value.doc_string, None if type_ is None else type_.denotation, *_metadata(value))
 
 
 def _metadata(holder: ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value) -> tuple[object, ...]:

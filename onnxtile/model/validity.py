@@ -360,7 +360,7 @@ def _large(value: ir.Value) -> ir.TensorProtocol | None:
 
 def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, None for other nodes, and where it is small and in the model, as other forms are."""
-    attribute = None if node.op_type != "Constant" or node.domain else node.attributes.get("value")
+    attribute = None if node.op_type != "Constant" or node.domain else node.attributes.data.get("value")
     if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
     tensor: ir.TensorProtocol = attribute.value

@@ -17,7 +17,7 @@ import pydantic
 
 from onnxtile.common_options import Source
 from onnxtile.declare.values import RunChoice, Unreadable, read_count, read_limits, read_size
-from onnxtile.declare.verb import JsonFields, Verb, limits_of, options, replaced, reword, reworded, with_progress
+from onnxtile.declare.verb import JsonFields, Verb, limits_of, options, reword, reworded, with_progress
 from onnxtile.declare.verb import read as read_options
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import NAME_ONLY, Entry, OnnxtileError, UsageError, invalid, nearest
@@ -426,9 +426,6 @@ def _options(source: TomlFile, at: Location, verb: Verb, content: Mapping[str, A
     given = {name: value for name, value in content.items() if name != DO}
     alien = next((name for name in given if name not in fields), None)
     if alien is not None:
-        gone = replaced(declaration, alien, verb.name)
-        if gone is not None:
-            raise _error_at(source, (*at, alien), content, gone)
         raise UsageError(f"{source.place((*at, alien))}: unknown key {alien!r}", hint=nearest(alien, sorted(fields)))
     try:
         settings = read_options(declaration, {**verb.operands(None, None), **given})

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -47,18 +47,6 @@ from onnxtile.system.errors import QueryError
 #
 # No recursion, and every step is counted: a search ends, if need be with an error that says so.
 
-
-class Neighbours(Protocol):
-    """Gives the vertices to which an edge leads from a vertex; with `anyone`, inputs of graphs as well."""
-
-    def __call__(self, vertex: Vertex, edge: Edge, *, anyone: bool = False) -> Sequence[Vertex]:
-        """Return the vertices to which `edge` leads from `vertex`."""
-
-
-FurtherOn: TypeAlias = Callable[[Vertex, Edge], Sequence[Beyond]]
-Changes: TypeAlias = Callable[[ir.Node], bool]
-Accepts: TypeAlias = Callable[[Vertex, Node], bool]
-Holds: TypeAlias = Callable[[Check, Mapping[str, Vertex]], bool]
 
 MAX_NODES = 10_000
 """Vertices in one match; a query that takes in more says too little."""
@@ -111,13 +99,6 @@ class Match:
         }
 
 
-@dataclass
-class StepBudget:
-    """Steps that a search may still take, over all roots. A step is an instruction, or one vertex looked at."""
-
-    steps: int
-
-
 class _Choice(NamedTuple):
     """What to try when the search comes back: a place in the program, or a vertex to adopt there.
 
@@ -136,35 +117,33 @@ _FAIL = -1
 
 
 class Machine:
-    """Runs a program at one root after the other.
+    """Runs a program at one root after the other, in so many `steps` over all roots. A step is an instruction, or one vertex looked at.
 
-    `neighbours`, `accepts` and `holds` say what the graph is, `further_on` what lies beyond nodes that may change nothing, and
-    `changes_nothing` which of these do not; `observe` is called where a search that leads to no match ends.
+    `around` and `accepts` say what the graph is, `holds` whether a check does, and `changes_nothing` which of the nodes that may change
+    nothing do not; `observe` is called where a search that leads to no match ends.
     """
 
     def __init__(
         self,
         program: Program,
-        neighbours: Neighbours,
-        accepts: Accepts,
-        holds: Holds,
-        budget: StepBudget,
-        further_on: FurtherOn,
-        changes_nothing: Changes,
+        around: Surroundings,
+        accepts: Callable[[Vertex, Node], bool],
+        holds: Callable[[Check, Mapping[str, Vertex]], bool],
+        changes_nothing: Callable[[ir.Node], bool],
+        steps: int,
         observe: Callable[[MatchFailure], None] | None = None,
     ) -> None:
         self._program = program
-        self._neighbours = neighbours
+        self._around = around
         self._accepts = accepts
         self._holds = holds
-        self._further_on = further_on
         self._changes_nothing = changes_nothing
-        self._budget = budget
+        self._steps_left = steps
         self._observe = observe
         carry_out: Mapping[type, Callable[[Any, int], int]] = {
             Follow: self._step,
             Fork: self._fork,
-            Jump: self._jump,
+            Jump: lambda jump, _index: jump.to,
             Goto: self._goto,
             Stop: self._stop,
             Check: self._check,
@@ -215,9 +194,8 @@ class Machine:
             index = following
 
     def _spend(self, steps: int) -> None:
-        budget = self._budget
-        budget.steps = left = budget.steps - steps
-        if left < 0:
+        self._steps_left -= steps
+        if self._steps_left < 0:
             raise self._too_open("the search takes too many steps")
 
     def _too_open(self, what: str) -> QueryError:
@@ -254,11 +232,11 @@ class Machine:
         """
         if start is None or step.edge is None:
             return [(self._root, ())] if self._accepts(self._root, step.node) else [], 1
-        nearest, accepts = self._neighbours(start, step.edge, anyone=step.node.looked_at), self._accepts
+        nearest, accepts = self._around.along(start, step.edge, anyone=step.node.looked_at), self._accepts
         ways: list[Beyond] = [(vertex, ()) for vertex in nearest if accepts(vertex, step.node)]
         if step.node.type == ANY_NODE and not step.node.looked_at:
             return ways, len(nearest)
-        further = self._further_on(start, step.edge)
+        further = self._around.beyond(start, step.edge)
         if further:
             fitting = (way for way in further if self._accepts(way[0], step.node))
             ways += (way for way in fitting if all(map(self._changes_nothing, way[1])))
@@ -287,19 +265,16 @@ class Machine:
         self._spend(len(branches))
         return branches
 
-    def _jump(self, jump: Jump, _place: int) -> int:
-        return jump.to
-
     def _goto(self, goto: Goto, index: int) -> int:
         vertex = self._bound.get(goto.node.key or "")
-        if vertex is None or not self._passes_test(vertex, goto.node):
+        if vertex is None or not (goto.node.test is None or self._accepts(vertex, goto.node)):
             return _FAIL
         self._at = vertex
         return index + 1
 
     def _stop(self, stop: Stop, index: int) -> int:
         assert self._at is not None
-        further = self._neighbours(self._at, to_anyone(stop.edge))
+        further = self._around.along(self._at, to_anyone(stop.edge))
         self._spend(len(further))
         return index + 1 if self._named.issuperset(further) else _FAIL
 
@@ -335,9 +310,6 @@ class Machine:
         """Return whether `vertex`, which `node` accepts, can stand for it now: it is bound to its anchor, or not in the match yet."""
         bound = self._bound.get(node.key or "") if node.anchor is not None else None
         return vertex not in self._named if bound is None else vertex is bound
-
-    def _passes_test(self, vertex: Vertex, node: Node) -> bool:
-        return node.test is None or self._accepts(vertex, node)
 
     def _adopt(self, way: Beyond, node: Node, index: int) -> int:
         vertex, passed = way
@@ -716,9 +688,8 @@ class Matcher:
         if observe is None and not all(map(index.of, program.certain)):
             return []
         roots = index.candidates(program, around) if observe is None else index.roots(program)
-        budget = StepBudget(_STEPS + _STEPS_PER_VERTEX * len(index.vertices))
-        accepts, does = self._acceptor(index, program), self.unchanged.does
-        machine = Machine(program, around.along, accepts, self._holds, budget, around.beyond, does, observe)
+        accepts, steps = self._acceptor(index, program), _STEPS + _STEPS_PER_VERTEX * len(index.vertices)
+        machine = Machine(program, around, accepts, self._holds, self.unchanged.does, steps, observe)
         matches: dict[object, Match] = {}
         for root in roots:
             for match in machine.run(root):

@@ -26,6 +26,7 @@ from onnxtile.report.table import (
     tables_of,
     together,
 )
+from onnxtile.system.errors import capped
 from onnxtile.system.text import unquoted
 
 _HOMES = {
@@ -155,11 +156,13 @@ def _on_edge_rows(result: ResultJson) -> list[Table | Line]:
 # Why a pattern stopped.
 
 _REASONS = 20
+_CELL = 240
+"""Characters of a cell: of many ways to go on from a node, each has a reason."""
 _PARTIAL: dict[str, Shown] = {
     "nodes matched": "nodes",
     "variant": "variant",
-    "stopped at": lambda reason: " ".join(reason["part"].split()),
-    "reason": "reason",
+    "stopped at": lambda reason: capped(" ".join(reason["part"].split()), _CELL),
+    "reason": lambda reason: capped(reason["reason"], _CELL),
     "roots": lambda reason: some_of(reason["roots"], 1),
 }
 _NOT_FUSED: dict[str, Shown] = {"sites": "sites", "why": "reason", "first": "first"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, count
 
 import numpy as np
@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
-from onnxtile.model.known import NOTHING, Known, types_kept
+from onnxtile.model.known import NOTHING, Known, numeric, types_kept
 from onnxtile.model.preserved import copied_tensor
-from onnxtile.model.topology import all_nodes, main_graphs, tensors_of
+from onnxtile.model.topology import main_graphs, nodes_in, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
@@ -41,22 +41,26 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
     What the file declares is forgotten first, save for outputs of operators that nobody knows. Large constants are not shown to onnx, and
     it says nothing of the masks of Dropouts of old opsets: these are known. Raises ModelError where shapes contradict each other.
     """
-    if len(list(main_graphs(model))) > 1:  # in bodies, values get other names, and loops another input
+    graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
+    if len(graphs) > 1:  # in bodies, values get other names, and loops another input
         with cycles_freed():
-            return _inferred(model.clone())
-    with types_kept(values(model)):
-        return _inferred(model)
+            copy = model.clone()
+            return _inferred(copy, [list(_graph_values(graph)) for graph in main_graphs(copy)])
+    with types_kept(graphs[0]):
+        return _inferred(model, graphs)
 
 
-def _inferred(model: ir.Model) -> list[Known]:
-    """Return what onnx's inference says. The types and shapes of values are changed, and the bodies of a model that has some."""
+def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
+    """Return what onnx's inference says of the values of each of the `graphs`.
+
+    The types and shapes of values are changed, and the bodies of a model that has some.
+    """
     contributed = contributed_operators(model)
     for value in _inferable(model, contributed):
         value.shape = None
         if type(value.type) is ir.TensorType:
             value.type = None
     named = named_sizes(model)
-    graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
     for value in chain.from_iterable(graphs):
         if value.shape is not None and not value.shape.is_static():
             dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
@@ -69,7 +73,7 @@ def _inferred(model: ir.Model) -> list[Known]:
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
-    for graph in graphs_of_proto(proto.graph):
+    for graph in _graph_protos(proto, len(graphs)):
         for node in graph.node:
             say_default(node)
     names = [[value.name or "" for value in listed] for listed in graphs]
@@ -78,6 +82,11 @@ def _inferred(model: ir.Model) -> list[Known]:
         if results[output.position].dims is None:
             results[output.position] = output.known(results[output.first])
     return results
+
+
+def _graph_protos(proto: onnx.ModelProto, number: int) -> Iterable[onnx.GraphProto]:
+    """Return the `number` of graphs that `proto` has: a search for bodies in each attribute takes as long as inference."""
+    return graphs_of_proto(proto.graph) if number > 1 else [proto.graph]
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class _ObviousOutput:
 
 def _obvious_outputs(model: ir.Model, listed: list[ir.Value]) -> Iterator[_ObviousOutput]:
     """Yield the outputs of Constants and Dropouts of which onnx says nothing, or not all, among the values `listed`."""
-    wanted = [node for node in all_nodes(model) if not node.domain and node.op_type in {"Constant", "Dropout"}]
+    wanted = [node for node in nodes_in(model.graph) if node.op_type in {"Constant", "Dropout"} and not node.domain]
     places = {value: index for index, value in enumerate(listed)} if wanted else {}
     opset = model.graph.opset_imports.get("", 1)
     for node in wanted:
@@ -119,7 +128,7 @@ def _name_apart(model: ir.Model) -> None:
     main, *bodies = main_graphs(model)
     taken = {value.name for value in (*main.inputs, *main.initializers.values())}
     given = (value for graph in bodies for value in dict.fromkeys((*graph.inputs, *graph.initializers.values())))
-    named = [*given, *(value for node in main.all_nodes() for value in node.outputs if value.name)]
+    named = [*given, *(value for node in nodes_in(main) for value in node.outputs if value.name)]
     used = taken | {value.name for value in named}
     for value in named:
         if value.name in taken:
@@ -132,7 +141,7 @@ def _name_apart(model: ir.Model) -> None:
 
 def _give_conditions(model: ir.Model) -> None:
     """Give each Loop that has none the condition `true`: without it both engines forget the type of the condition in the body."""
-    loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and not node.domain]
+    loops = [node for node in nodes_in(model.graph) if node.op_type == "Loop" and not node.domain]
     without = [node for node in loops if len(node.inputs) < 2 or node.inputs[1] is None]
     if not without:
         return
@@ -145,9 +154,13 @@ def _give_conditions(model: ir.Model) -> None:
 
 
 def _inferable(model: ir.Model, contributed: Collection[tuple[str, str]]) -> Iterator[ir.Value]:
-    for node in model.graph.all_nodes():
-        is_known = onnx.defs.has(node.op_type, domain=node.domain) or (node.domain, node.op_type) in contributed
-        if node.op_identifier() in model.functions or is_known:
+    is_known: dict[ir.OperatorIdentifier, bool] = {}
+    for node in nodes_in(model.graph):
+        operator = domain, name, _ = node.op_identifier()
+        if operator not in is_known:
+            of_schema = onnx.defs.has(name, domain=domain)
+            is_known[operator] = of_schema or (domain, name) in contributed or operator in model.functions
+        if is_known[operator]:
             yield from node.outputs
 
 
@@ -186,7 +199,7 @@ def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
     except (ValueError, RuntimeError):
         inferred = proto
     results: list[Known] = []
-    for named, graph_proto in zip(names, graphs_of_proto(inferred.graph), strict=True):
+    for named, graph_proto in zip(names, _graph_protos(inferred, len(names)), strict=True):
         infos = {info.name: known_of(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
         results.extend(infos.get(name, NOTHING) for name in named)
     return results
@@ -194,7 +207,7 @@ def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
 
 def _known(known: Known, named: SizeRanges) -> Known:
     """Return `known` without the names that onnx has made up."""
-    if known.dims is None:
+    if numeric(known.dims) is not None or known.dims is None:
         return known
     dims = (
         None if isinstance(dim, str) and dim.startswith("unk__") and dim not in named else dim for dim in known.dims

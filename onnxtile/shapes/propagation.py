@@ -137,6 +137,7 @@ class Propagation(KnownTensors):
         self._opsets = model.graph.opset_imports
         self._functions: list[onnx.FunctionProto] | None = None
         self._asked: dict[Hashable, list[Known]] = {}
+        self._computed_before: dict[Hashable, list[Array]] = {}
         self._wanted: Container[ir.Value] | None = None
         self._contributed = contributed_operators(model)
         self._entered = 0
@@ -150,7 +151,8 @@ class Propagation(KnownTensors):
         """
         if only_sizes and not self.upper:
             self._wanted = self._deciding()
-        self._name_open(self._model.graph.inputs)
+        if not self.upper:
+            self._name_open(self._model.graph.inputs)
         for value in self._model.graph.initializers.values():
             self._hold(value, value.const_value)
         for node in self._model.graph:
@@ -211,7 +213,7 @@ class Propagation(KnownTensors):
         """Give each size of `values` of which nothing is known a name of its own."""
         for value in values:
             dims = self.dims.get(value)
-            if dims is not None and None in dims and not self.upper:
+            if dims is not None and None in dims:
                 self.dims[value] = tuple(next(self._fresh) if dim is None else dim for dim in dims)
                 self._news.add(value)
 
@@ -219,20 +221,22 @@ class Propagation(KnownTensors):
 
     def _visit(self, node: ir.Node) -> None:
         standard = not node.domain
-        lost = self.why_never(value for value in node.inputs if value is not None)
-        if lost is not None:
-            self.lose((*node.outputs, *made_inside(node)), lost)
-            return
-        open_ = [value for value in node.outputs if self._numeric(value) is None]
+        if self.never:
+            lost = self.why_never(value for value in node.inputs if value is not None)
+            if lost is not None:
+                self.lose((*node.outputs, *made_inside(node)), lost)
+                return
+        open_ = [value for value in node.outputs if self._numeric(value) is None] if self.upper else []
         if standard and node.op_type in CONTROL_FLOW:
             if self._depends_on_bounds(node):
                 self.upper.update(value for body in bodies_of(node) for value in body.graph.inputs)
             follow(node, self)
         elif not self._may_grow(node):
             self._visit_kernel(node, standard)
-        if self._depends_on_bounds(node):
+        if open_ and self._depends_on_bounds(node):
             self.upper.update(value for value in open_ if self._numeric(value) is not None)
-        self._name_open(node.outputs)
+        if not self.upper:
+            self._name_open(node.outputs)
 
     def _depends_on_bounds(self, node: ir.Node) -> bool:
         if not self.upper and not self._least:
@@ -356,10 +360,13 @@ class Propagation(KnownTensors):
         return value
 
     def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
-        if tensor is not None and tensor.size <= _MOST and tensor.dtype != ir.DataType.STRING:
+        if tensor is None:
+            return
+        sizes, dtype = tensor.shape.numpy(), tensor.dtype  # either is made anew each time
+        if math.prod(sizes) <= _MOST and dtype is not ir.DataType.STRING:
             self._numbers[value] = tensor.numpy()
             if value not in self.dims:
-                self.note(value, tensor.dtype, tuple(int(size) for size in tensor.shape.numpy()))
+                self.note(value, dtype, tuple(map(int, sizes)))
 
     def _measure(self, node: ir.Node) -> None:
         sizes = None if node.inputs[0] is None else self._numeric(node.inputs[0])
@@ -435,6 +442,18 @@ class Propagation(KnownTensors):
 
     def _evaluate(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
         """Return the outputs of `node` on `numbers`, one array for each input; an empty list where it cannot be computed."""
+        attributes = plain_attributes(node)
+        called = node.op_identifier() in self._model.functions
+        named = tuple(bool(value.name) for value in node.outputs)
+        key = (node.op_identifier(), id(self._opsets), attributes, tuple(map(_content, numbers)), named)
+        if attributes is None or called:
+            return self._evaluated(node, numbers)
+        if key not in self._computed_before:
+            self._computed_before[key] = self._evaluated(node, numbers)
+        return self._computed_before[key]
+
+    def _evaluated(self, node: ir.Node, numbers: Sequence[Array | None]) -> list[Array]:
+        """Load `node` into a session, and return what it makes of `numbers`."""
         proto, names = _with_names(node)
         given = zip(node.inputs, numbers, strict=True)
         feeds = {names[value]: array for value, array in given if value is not None and array is not None}
@@ -470,10 +489,14 @@ class Propagation(KnownTensors):
         ):
             return None
         operands = list[Hashable]()
-        for value in node.inputs:
+        row = operator_of(node)
+        for index, value in enumerate(node.inputs):
             number = None if value is None else self._numbers.get(value)
+            if number is not None and number.dtype.kind == "f" and row is not None:
+                # Of weights, each layer has others; few operators have a result whose sizes depend on them.
+                number = number if index in row.shaped_by or index in row.set_by else None
             if value is None or number is not None:
-                operands.append(None if number is None else (number.dtype, number.shape, number.tobytes()))
+                operands.append(_content(number))
             elif value.type is None or isinstance(value.type, ir.TensorType):
                 operands.append((self.dtypes.get(value), self.dims.get(value)))
             else:
@@ -607,16 +630,29 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
     return {info.name: known_of(info.type) for info in inferred.graph.output}
 
 
+_DTYPES = {dtype.value: dtype for dtype in ir.DataType}
+"""The element types by their numbers. An enum asked for a member runs Python for each."""
+
+
 def known_of(type_: onnx.TypeProto) -> Known:
     """Return what a type of onnx says of a tensor; in a branch that no run takes, a size may come out negative."""
     if not type_.HasField("tensor_type"):
         return NOTHING
     tensor = type_.tensor_type
-    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
-    if not tensor.HasField("shape"):
-        return Known(dtype, None)
-    dims = (dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
-    return Known(dtype, tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims))
+    dtype = _DTYPES[tensor.elem_type] if tensor.elem_type else None
+    return Known(dtype, tuple(map(_dim_of, tensor.shape.dim)) if tensor.HasField("shape") else None)
+
+
+def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    size = dim.dim_value
+    if size > 0:
+        return size
+    return (0 if size == 0 else None) if dim.HasField("dim_value") else dim.dim_param or None
+
+
+def _content(number: Array | None) -> Hashable:
+    """Return a key that only arrays of equal elements have."""
+    return None if number is None else (number.dtype, number.shape, number.tobytes())
 
 
 def _growth(node: ir.Node | onnx.NodeProto) -> ShapeGrowth | None:

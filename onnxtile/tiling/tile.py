@@ -333,7 +333,10 @@ def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, .
     originals = originals or tuple(ir.to_proto(original) for original in replaced)
     written, constants_left = writer.nodes, writer.constants
     if graph in writing.bodies:
-        _insert_constants(graph, constants_left)
+        # A function has no initializers; any of its nodes may share these constants.
+        graph.insert_before(
+            graph[0], [constant_node(value, value) for value in constants_left if value.const_value is not None]
+        )
         constants_left = []
     elif writing.options.wrap:
         call, constants_left = wrap(writing.model, writer, result)
@@ -382,11 +385,6 @@ def report(
         nodes=count,
         module=dotted(module_path(site.node.name, site.node.metadata_props)),
     )
-
-
-def _insert_constants(graph: ir.Graph, constants: Sequence[ir.Value]) -> None:
-    """Write `constants` as nodes, since a function has no initializers, before all others: any of these may share them."""
-    graph.insert_before(graph[0], [constant_node(value, value) for value in constants if value.const_value is not None])
 
 
 def _fold(contraction: Contraction, constants: KnownConstants) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxtile.common_options import (
-    REPLACED_BY_EMIT,
     EmitOptions,
     ModelArgument,
     ReportOptions,
@@ -23,7 +22,7 @@ from onnxtile.declare.verb import WRITING, Choices, Content, Option, Rendered, V
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, about_options, nearest
 from onnxtile.system.registry import late
-from onnxtile.verbs.plan import require_target
+from onnxtile.verbs.plan import Capacities, require_target
 
 if TYPE_CHECKING:
     from onnxtile.declare.verb import ResultWriter
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from onnxtile.planning.offsets.effort import SearchBudget
     from onnxtile.report.format import Emission, PlanExport
     from onnxtile.tiling.limits import Limits
-
-
-MemorySizes: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
-"""The bytes of one memory, alone or by its name; "smallest" is the least that the budget allows."""
 
 
 def _read_share(value: Any) -> float:
@@ -164,10 +159,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             default="10%",
             kind=_BUDGET,
             main=True,
-            replaces={
-                **{"max_extra_macs": "--budget 10%", "max_nodes": "--budget 500nodes"},
-                **dict.fromkeys(("search", "time"), "--budget 30s"),
-            },
         ),
     ] = None
     io: Annotated[
@@ -179,7 +170,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             choices=_PLACINGS,
             default="outputs",
             main=True,
-            replaces={"stream": "--io INPUT=rows"},
         ),
     ] = ()
     tolerance: Annotated[
@@ -188,7 +178,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "exact: results equal to the last bit; 1step: quantised outputs one step off",
             default="twice the effect of rounding",
             main=True,
-            replaces={"exact": "--tolerance exact"},
         ),
     ] = None
     functions: Annotated[
@@ -198,7 +187,6 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
             "fuse|wrap",
             kind=values.TEXTS,
             choices=Choices(also=FUNCTIONS),
-            replaces={"fuse": "--functions fuse", "wrap": "--functions wrap"},
         ),
     ] = ()
 
@@ -278,13 +266,12 @@ class FitOptions(CurveOptions):
 
     _: KW_ONLY
     capacity: Annotated[
-        MemorySizes | None,
+        Capacities | None,
         Option(
             "size of the memory for activations, or smallest: the least that the budget allows",
             "[NAME=]256KiB|smallest",
             kind=_MEMORY,
             main=True,
-            replaces={"smallest": "--capacity smallest"},
         ),
     ] = None
 
@@ -332,7 +319,6 @@ class FitStepOptions(EmitOptions, FitOptions):
             kind=values.TEXTS,
             endings=Choices("onnxtile.verbs.fit:emit_endings"),
             main=True,
-            replaces={**REPLACED_BY_EMIT, "curve": "--emit trade.curve.html"},
         ),
     ] = ()
 

@@ -21,7 +21,7 @@ from onnxtile.common_options import (
     counted_runs,
 )
 from onnxtile.declare import values
-from onnxtile.declare.layout_rules import LAYOUT, LAYOUT_REPLACES, LayoutRules, LayoutTable, rules_in
+from onnxtile.declare.layout_rules import LAYOUT, LayoutRules, LayoutTable, rules_in
 from onnxtile.declare.values import TargetFigures
 from onnxtile.declare.verb import (
     SIZES,
@@ -124,7 +124,6 @@ class OffsetOptions(WatchOptions):
             default="best,normal",
             kind=_SEARCHED,
             choices=Choices("onnxtile.verbs.plan:_search_words", open=True),
-            replaces={"planner": "--search exact", "effort": "--search high", "time": "--search 5s"},
         ),
     ] = None
 
@@ -187,7 +186,6 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "outputs|inside|overwrite|outside",
             choices=Choices("onnxtile.kernels.from_onnx:PLACINGS", also=(OVERWRITE,)),
             main=True,
-            replaces={"overwrite_inputs": "--io overwrite"},
         ),
     ] = "outputs"
     state: Annotated[
@@ -200,9 +198,7 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             main=True,
         ),
     ] = None
-    runs: Annotated[
-        RunWords | None, counted_runs("runs one after the other that prove kept states", 64, state_steps="--runs 8")
-    ] = None
+    runs: Annotated[RunWords | None, counted_runs("runs one after the other that prove kept states", 64)] = None
     largest: Annotated[
         str | None,
         Option("find the largest size of a dimension with which weights, states and arena fit", "NAME", heading=SIZES),
@@ -213,7 +209,6 @@ class PlanOptions(VerifyOptions, InputOptions, OffsetOptions, TargetOptions):
             "file of pins, places, kept tensors and workspaces",
             "layout.toml",
             kind=LAYOUT,
-            replaces=LAYOUT_REPLACES,
         ),
     ] = None
     movement: Annotated[

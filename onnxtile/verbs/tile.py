@@ -119,13 +119,6 @@ class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
             heading=_LIMITS,
             kind=_MAX,
             main=True,
-            replaces={
-                "max_m": "--max 64x_x_",
-                "max_k": "--max _x64x_",
-                "max_n": "--max _x_x64",
-                "memory": "--max 256KiB",
-                "nodes_at_most": "--max 500nodes",
-            },
         ),
     ] = None
     conv: Annotated[bool, Option("tile convolutions too", heading=_LIMITS, main=True)] = False
@@ -138,10 +131,6 @@ class TileOptions(VerifyOptions, SizeOptions, TargetOptions):
             choices=Choices("onnxtile.tiling.limits:Accumulation", also=(*SUM_WORDS, COMPARE), open=True),
             default="chain",
             main=True,
-            replaces={
-                "accumulate_type": "--accumulate float32",
-                **dict.fromkeys(("peaks", "no_peaks"), "--accumulate compare"),
-            },
         ),
     ] = ()
     wrap: Annotated[bool, Option("put each tiled layer into a local function")] = False

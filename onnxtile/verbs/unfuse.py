@@ -27,7 +27,7 @@ class UnfuseCommand(WriteOptions, UnfuseOptions):
 UNFUSE = Verb(
     "unfuse",
     UnfuseCommand,
-    late("onnxtile.verbs.flows.unfuse:run"),
+    late("onnxtile.verbs.flows.fuse:run_unfuse"),
     UnfuseOptions,
     writes=lambda _options: "unfused",
 )

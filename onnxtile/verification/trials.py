@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.declare.verb import VerbResult
+from onnxtile.declare.verb import JsonFields, VerbResult
 from onnxtile.model import keys
 from onnxtile.model.binding import example, free_inputs
 from onnxtile.model.constants import Constants
@@ -188,13 +188,15 @@ class PairError:
 
 
 @dataclass(frozen=True)
-class Bisection:
+class Bisection(JsonFields):
     """The first value, in the order of the second model, that both models make and that differs; `agreeing` come before it.
 
     `node` makes it in the second model, `original` in the first; `rewrite` says what became of the original there. Where no value between
     inputs and outputs could be paired, all of these are None, since any node may be the first. `layers` are all pairs. `error` is the
     difference; `op` and `original_op` are the operators of these two nodes.
     """
+
+    JSON = "value=error node op original original_op rewrite agreeing layers"
 
     error: OutputError
     node: str | None
@@ -204,15 +206,6 @@ class Bisection:
     rewrite: str
     agreeing: int
     layers: tuple[PairError, ...] = field(default=(), repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of a bisection."""
-        named = {"node": self.node, "op": self.op, "original": self.original, "original_op": self.original_op}
-        layers = [layer.to_dict() for layer in self.layers]
-        return {
-            "value": self.error.to_dict(), **named,
-            "rewrite": self.rewrite, "agreeing": self.agreeing, "layers": layers,
-        }  # fmt: skip
 
 
 def bisect(
@@ -416,6 +409,7 @@ class Verdict(VerbResult):
     """
 
     verb: ClassVar[str] = "verify"
+    JSON = "equal outputs not_compared runs dims inputs skipped bisect=bisection?"
 
     outputs: tuple[OutputError, ...]
     runs: int
@@ -449,19 +443,6 @@ class Verdict(VerbResult):
         state = "equal" if self.equal else f"{sum(not output.equal for output in self.outputs):,} differ"
         worst = f"{self.runs:,} runs, worst relative error {self.max_rel:.2g}"
         return ", ".join([f"{len(self.outputs):,} outputs", state, *([left] if self.not_compared else []), worst])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `verify`."""
-        return {
-            "equal": self.equal,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "not_compared": dict(self.not_compared),
-            "runs": self.runs,
-            "dims": dict(self.dims),
-            "inputs": list(self.inputs),
-            "skipped": dict(self.skipped),
-            **({"bisect": self.bisection.to_dict()} if self.bisection is not None else {}),
-        }
 
 
 @dataclass(frozen=True)

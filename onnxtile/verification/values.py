@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxtile.declare.verb import JsonFields
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
@@ -29,7 +30,7 @@ _SAME_FORM = "the same element type, shape and number of tensors are required"
 
 
 @dataclass(frozen=True)
-class ElementError:
+class ElementError(JsonFields):
     """An element that differs: its index (in a sequence, the tensor's number first), the expected and the computed value.
 
     `index` counts from 0; `expected` and `got` are texts.
@@ -38,10 +39,6 @@ class ElementError:
     index: tuple[int, ...]
     expected: str
     got: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of a place."""
-        return {"index": list(self.index), "expected": self.expected, "got": self.got}
 
 
 @dataclass(frozen=True)

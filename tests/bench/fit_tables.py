@@ -67,6 +67,7 @@ def fit(given: Namespace) -> Rows:
             continue  # not all of its rows are measured yet
         arenas = (_arena(rows.get((model, place, within), {})) for within in WITHIN)
         yield model, PLACES[place], _before(rows, model, place) or "", *arenas
+    yield from _measured_at(given.rows)
 
 
 def _before(rows: Mapping[tuple[str, str, str], Row], model: str, place: str) -> int | None:
@@ -89,6 +90,7 @@ def fit_costs(given: Namespace) -> Rows:
                 row[name] for name in ("nodes", "kernels", "copied", "estimated", "onnxruntime", "equal", "seconds")
             )
             yield model, capacity, row["arena"], extra, *costs
+    yield from _measured_at(given.rows)
 
 
 def fit_published(given: Namespace) -> Rows:
@@ -101,12 +103,20 @@ def fit_published(given: Namespace) -> Rows:
         own = f"{100 * (row['macs'] / row['macs before'] - 1):.1f}%" if "macs" in row else ""
         there = f"**{arena:,}**" if arena < (row.get("arena") or row.get("reached") or 0) else arena
         yield model, tool, there, extra, within.partition(",")[2], _arena(row), own, row.get("nodes", "")
+    yield from _measured_at(given.rows)
 
 
 def _kept(file: Path) -> dict[tuple[str, str, str], Row]:
     """Return the rows of a file by model, place of the inputs or of the program, and CAPACITY,BUDGET."""
     lines = map(json.loads, file.read_text("utf-8").splitlines()) if file.exists() else ()
     return {(row["model"], row["place"], row["within"]): row for row in lines}
+
+
+def _measured_at(file: Path) -> Iterable[str]:
+    """Return the sentence that says at which commits the rows of a file were measured, where they say it."""
+    lines = map(json.loads, file.read_text("utf-8").splitlines()) if file.exists() else ()
+    commits = sorted({row["onnxtile"].partition(",")[0] for row in lines if "onnxtile" in row})
+    return [f"Measured at {', '.join(commits)}."] if commits else []
 
 
 def _keep(file: Path, key: tuple[str, str, str], row: Row) -> None:
@@ -212,6 +222,7 @@ def fit_c(given: Namespace) -> Rows:
                 place,
                 *(row.get(name, row.get("failed", "")) for name in ("arena", "whole", "estimated", "measured")),
             )
+    yield from _measured_at(given.rows)
 
 
 def _c_row(subject: Subject, target: str, folder: Path) -> Row:

@@ -105,6 +105,23 @@ def _command(text: str, folder: Path, limit: int) -> Cost:
     return cost([sys.executable, *OWN, *words], processor_seconds=limit)
 
 
+_FLOOR = """
+import sys
+import onnx, onnxruntime
+onnx.shape_inference.infer_shapes(onnx.load(sys.argv[1], load_external_data=False))
+"""
+"""The least that a command about shapes can do: both libraries imported, the model read, its shapes inferred once."""
+
+
+def _inspect_floor(given: Namespace) -> Rows:
+    """Yield the least processor seconds of `inspect` on each model, beside its floor; both take turns."""
+    for path in (subject.path for subject in given.models):
+        words = (("-c", _FLOOR, str(path)), (*OWN, "inspect", str(path)))
+        turns = [[cost([given.python, *command]).seconds for command in words] for _ in range(given.runs)]
+        floor, own = map(min, zip(*turns, strict=True))
+        yield path.stem, f"{floor:.3f} s", f"{own:.3f} s", own / floor
+
+
 def _queries(given: Namespace) -> Rows:
     """Yield the time of constants, of each query of `patterns/aidge` by a new Matcher and again, and of fuse with the whole library."""
     models = [ir.from_proto(MAKERS["transformer"](size)) for size in numbers(given.sizes)]
@@ -200,6 +217,12 @@ TABLES = {
             "--rows": {"default": "", "metavar": "NAME;...", "help": "of COMMANDS"},
             "--limit": {"type": int, "default": 200, "help": "processor seconds of one command"},
         },
+    ),
+    "inspect-floor": Table(
+        "time of inspect beside that of the two imports, one reading and one inference of shapes",
+        ("model", "floor", "inspect", "inspect over the floor"),
+        _inspect_floor,
+        options=_RUNS | {"--python": {"default": sys.executable, "help": "of an environment with onnxtile"}},
     ),
     "queries": Table(
         "time of the queries of patterns/aidge and of matching with the whole library",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.bench.commands import ROOT
+from tests.bench.peers import own_version
 
 DOCS = ROOT / "docs" / "benchmarks.md"
 Rows: TypeAlias = Iterator[Sequence[object] | str]
@@ -31,15 +33,23 @@ class Table:
     page: Path = DOCS
 
     def show(self, given: Namespace, mark: str = "") -> None:
-        """Print the table row by row; with `mark`, it replaces that of its `page` between "begin of" and "end of" it."""
+        """Print the table row by row; with `mark`, it replaces that of its `page` between "begin of" and "end of" it.
+
+        On the page, the texts of the rows and the commit that was measured stand below the table. A table with rows that are kept in a
+        file says itself where these were measured.
+        """
         columns = self.columns(given) if callable(self.columns) else self.columns
         lines = [head(*columns, words=self.words)]
+        below: list[str] = []
         print(lines[0], flush=True)
         for row in self.rows(given):
             text = row if isinstance(row, str) else line(*row)
             print(text, flush=True)
-            lines += [] if isinstance(row, str) else [text]
+            (below if isinstance(row, str) else lines).append(text.strip())
         if mark:
+            if "rows" not in given:
+                below.append(f"Measured on {datetime.date.today()} at {own_version()}.")
+            lines += ["", *below]
             begin, end = (f"<!-- {word} of the table of {mark} -->\n" for word in ("begin", "end"))
             before, rest = self.page.read_text("utf-8").split(begin)
             table = "".join(f"{text}\n" for text in lines)

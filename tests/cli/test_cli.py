@@ -485,7 +485,6 @@ def test_a_bad_query_in_a_pattern_file_names_the_file(run: Run, folder: Path) ->
         (("plan", "m.onnx", "--dim", "N=2", "--capacity", "lots"), ("lots", "KiB")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "plan.xyz"), ("plan.xyz", ".json")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "nowhere/plan.json"), ("nowhere",)),
-        (("plan", "m.onnx", "--emit", "plan.html", "--no-names"), ("has no --no-names", "a button of the page")),
         (("plan", "m.onnx", "--dim", "N=2", "--emit", "p.svg", "--compare", "no.json"), ("no.json", "no such file")),
         (("verify", "m.onnx", "m.onnx", "--dim", "M=2"), ("'M'",)),
         (("verify", "m.onnx"), ("OTHER",)),
@@ -557,12 +556,6 @@ def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_option_is_answered_by_one_that_is_near(run: Run, arguments: tuple[str, ...], line: str) -> None:
     done = run(*arguments)
     assert (done.code, done.out, done.err) == (2, "", f"error: {line}\n")
-
-
-def test_an_option_of_before_names_the_new_one_once(run: Run) -> None:
-    done = run("fit", "m.onnx", "--exact")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "error: fit has no --exact (write --tolerance exact)\n"
 
 
 def test_a_real_process_ends_the_same(folder: Path) -> None:

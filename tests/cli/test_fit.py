@@ -27,12 +27,7 @@ from tests.fitting.networks import branches, inverted_residuals, model
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--curve", "c.html"), 2, "fit has no --curve (write --emit trade.curve.html)"),
         (("--capacity", "4KiB", "--capacity", "smallest"), 2, "not of the form NAME=SIZE"),
-        (("--smallest",), 2, "fit has no --smallest (write --capacity smallest)"),
-        (("--capacity", "4KiB", "--exact"), 2, "fit has no --exact (write --tolerance exact)"),
-        (("--capacity", "4KiB", "--fuse"), 2, "fit has no --fuse (write --functions fuse)"),
-        (("--capacity", "4KiB", "--max-nodes", "9"), 2, "fit has no --max-nodes (write --budget 500nodes)"),
         (("--capacity", "4KiB", "--budget", "5%,6%"), 2, "second of its kind"),
         (("--capacity", "a=4KiB", "--capacity", "b=4KiB", "--capacity", "c=4KiB"), 2, "more than two memories"),
         (("--capacity", "4KiB", "--budget", "-1%"), 2, "at least 0%"),
@@ -43,7 +38,6 @@ from tests.fitting.networks import branches, inverted_residuals, model
         (("--capacity", "1.0001KiB"), 2, "not a size in bytes"),
         (("--capacity", "smalest"), 2, "8MiB or smallest"),
         (("--capacity", "4KiB", "--budget", "much"), 2, "write 10%, 500nodes, 30s or 10%,500nodes"),
-        (("--capacity", "4KiB", "--time", "3s"), 2, "fit has no --time (write --budget 30s)"),
         (("--capacity", "-1"), 2, "not a size in bytes"),
         (("--capacity", "4KiB", "--budget", "nan%"), 2, "not a share"),
         (("--capacity", "4KiB", "--budget", "0nodes"), 2, "at least 1"),
@@ -55,7 +49,6 @@ from tests.fitting.networks import branches, inverted_residuals, model
         (("--capacity", "4KiB", "-o", "nowhere/m.onnx"), 2, "nowhere"),
         (("--capacity", "4KiB", "--emit", "m.onnx"), 2, "would be written over"),
         (("--capacity", "4KiB", "--emit", "p.json", "--json", "p.json"), 2, "both name"),
-        (("--capacity", "4KiB", "--color-by", "kind"), 2, "fit has no --color-by"),
         (("--capacity", "smallest", "--dim", "batch=1"), 2, "batch"),
     ],
 )

@@ -50,8 +50,6 @@ from tests.cli.conftest import Run, files
             ("fit", "m.onnx", "--capacity", "1KiB", "--io", "inside", "--io", "outside"),
             ("'outside' is the second place",),
         ),
-        (("fit", "m.onnx", "--capacity", "1KiB", "--stream", "x"), ("fit has no --stream", "write --io INPUT=rows")),
-        (("fit", "m.onnx", "--capacity", "1KiB", "--search", "9s"), ("fit has no --search", "write --budget 30s")),
         (
             ("fuse", "m.onnx", "--explain", "LayerNorm", "-o", "e.onnx"),
             ("--explain writes no model", "leave --output out"),
@@ -66,7 +64,6 @@ from tests.cli.conftest import Run, files
             ("plan", "m.onnx", "--capacity", "a=1KiB", "--capacity", "a=2KiB"),
             ("invalid --capacity a=2KiB", "'a' is given twice"),
         ),
-        (("plan", "m.onnx", "--range", "image=0:1"), ("has no --range", "--inputs INPUT=LOW:HIGH")),
         (("plan", "m.onnx", "--inputs", "image=5:1"), ("--inputs 'image=5:1'", "is empty")),
         (("plan", "m.onnx", "--inputs", "image=many"), ("--inputs 'image=many'", "LOW:HIGH")),
         (("plan", "m.onnx", "--inputs", "a.npz", "--inputs", "b.npz"), ("two files of inputs",)),
@@ -78,8 +75,6 @@ from tests.cli.conftest import Run, files
         (("verify", "m.onnx", "m.onnx", "--runs", "9" * 20), ("--runs", "from 1 to 1,000,000")),
         (("tile", "m.onnx", "--max", "8", "--runs", "9" * 20), ("--runs", "from 1 to 1,000,000")),
         (("plan", "m.onnx", "--shape", f"image={'9' * 100}x1"), ("not a shape", "1x3x224x224")),
-        (("plan", "m.onnx", "--run-seconds", "9"), ("has no --run-seconds", "write --runs 60s")),
-        (("plan", "m.onnx", "--run-memory", "1GiB"), ("has no --run-memory", "write --runs 4GiB")),
         (("plan", "m.onnx", "--runs", "0s"), ("invalid --runs '0s'", "above 0")),
         (
             ("plan", "m.onnx", "--runs", "lots"),

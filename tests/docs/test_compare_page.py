@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from argparse import Namespace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import onnx
 import pytest
 
 from tests.bench import measure
+from tests.bench.all import steps
 from tests.bench.commands import costs_in_turn, spread
 from tests.bench.compare import most
 from tests.bench.compare_page import BEGIN, END, page, written
 from tests.bench.compare_rewriting import counted
+from tests.bench.peers import own_version
 from tests.bench.tables import DOCS, Table
 
 ABOUT = {"rows": 60, "machine": "two cores", "versions": {"onnxsim": "0.8.1"}}
@@ -164,7 +168,10 @@ def test_a_table_prints_its_rows_and_replaces_that_of_a_page(
     rows = [("m", 1_000), ("k", 0.5), "below", ("l", True)]
     Table("", ("n", "x"), lambda _: iter(rows), page=page).show(Namespace(), "t")
     shown = "| n | x |\n|---|---:|\n| m | 1,000 |\n| k | 0.50 |\n| l | yes |\n"
-    assert page.read_text() == f"a\n<!-- begin of the table of t -->\n{shown}<!-- end of the table of t -->\nb\n"
+    said = f"below\nMeasured on {datetime.date.today()} at {own_version()}.\n"
+    assert (
+        page.read_text() == f"a\n<!-- begin of the table of t -->\n{shown}\n{said}<!-- end of the table of t -->\nb\n"
+    )
     assert "below" in capsys.readouterr().out
 
 
@@ -173,6 +180,14 @@ def test_each_marked_table_is_one_that_is_measured_for_its_page() -> None:
         marks = set(re.findall(r"begin of the table of (.+) -->", file.read_text("utf-8")))
         assert marks <= {name for name, table in measure.TABLES.items() if table.page == file}, file.name
         assert marks or file != DOCS
+
+
+def test_one_command_measures_each_marked_table(tmp_path: Path) -> None:
+    names = {step.name for step in steps(tmp_path, tmp_path, "python", onnxsim="")}
+    marks = (
+        re.findall(r"begin of the table of (.+) -->", file.read_text("utf-8")) for file in DOCS.parent.glob("*.md")
+    )
+    assert set(chain.from_iterable(marks)) <= names
 
 
 def test_the_part_is_replaced_and_the_rest_of_the_page_stays() -> None:

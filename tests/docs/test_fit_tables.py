@@ -51,11 +51,12 @@ g (float[1,2,32,8] x) => (float[1,2,32,8] y) {
     net, file = tmp_path / "net.onnx", tmp_path / "rows.jsonl"
     onnx.save(model(text, w0=(16, 2, 1, 1), w1=(16, 1, 3, 3), w2=(2, 16, 1, 1)), net)
     words = ("fit", net, "--rows", file, "--io", "outputs", "--within", "half,0%")
-    (line,) = lines(capsys, *words)
+    line, commit = lines(capsys, *words)
     kept = json.loads(file.read_text())
     assert kept["equal"] and kept["arena"] <= kept["before"] / 2 and kept["nodes"] >= kept["kernels"] > 3
     assert kept["estimated"] > 1 and kept["onnxruntime"] > 0 and kept["seconds"] > 0
     assert line.startswith(f"| net | outside | {kept['before']:,} |")
+    assert commit == f"Measured at {kept['onnxtile'].partition(',')[0]}."
     measure.main([str(word) for word in words])
     assert json.loads(file.read_text()) == kept
 

@@ -443,8 +443,6 @@ def test_the_command_writes_both_files_and_tells_flash_and_ram(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--target-cc", "gcc"], "has no --target-cc"),
-        (["--weights", "file"], "has no --weights"),
         (["--emit", "net.c", "--target", 'runner = "qemu"'], "which is not given"),
         (["--emit", "net.c", "--target", 'weights = "both"'], "weights"),
         (["--emit", "net.c", "--emit", "net.h"], "leave one of the two out"),

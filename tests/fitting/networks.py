@@ -137,7 +137,7 @@ def cut_into_strips(
 
 def written_peak(cut: WrittenSchedule) -> int:
     """Return the most bytes that live at once in the model that a schedule was written into, in its order."""
-    return quick_allocation(cut.opened.unfolded, cut.subject.settings).arenas[0].problem.peak[0]
+    return quick_allocation(cut.written.opened.unfolded, cut.subject.settings).arenas[0].problem.peak[0]
 
 
 def copied_bytes(trace: RegionTrace, live: LiveBytes) -> int:

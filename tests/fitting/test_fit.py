@@ -231,7 +231,7 @@ g (float[1,4,16,8] x) => (float[1,4,32,16] y)
     region = subject.regions.cost(0, len(kernels), Cut(4))
     assert region is not None and not region.is_whole
     cut = WrittenSchedule(subject, FitSchedule((region,)))
-    assert judge(subject.original, cut.model, silent).equal
+    assert judge(subject.original, cut.written.model, silent).equal
 
 
 def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smaller(tmp_path: Path) -> None:

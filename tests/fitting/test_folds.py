@@ -16,7 +16,7 @@ import onnxtile
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.sum_means import sum_quantised_means
+from onnxtile.fitting.rewrites.means import sum_quantised_means
 from onnxtile.fitting.strips import Cut
 from onnxtile.model.load import load
 from onnxtile.operators.node_view import NodeView, NotApplicable

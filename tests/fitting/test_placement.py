@@ -42,7 +42,7 @@ def test_the_arena_in_numbers_is_near_that_of_the_written_model(made: onnx.Model
     for share in (0.8, 0.5, 0.3):
         schedule = search(subject.regions, FitTarget(int(share * whole), 0.1))
         cut = WrittenSchedule(subject, schedule)
-        expected = quick_allocation(cut.opened.unfolded, subject.settings)
+        expected = quick_allocation(cut.written.opened.unfolded, subject.settings)
         peak = expected.arenas[0].problem.peak[0]
         assert peak <= placing_problem(subject.regions, schedule).peak[0] <= (most if io == "outside" else 1.0) * peak
         assert abs(cut.arena - expected.size) <= 0.03 * expected.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -95,3 +96,13 @@ def test_bad_options(run: Run, model: Path, options: list[str], message: str) ->
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err
+
+
+def test_what_only_runs_and_plans_need_is_not_loaded(model: Path) -> None:
+    others = {"onnxruntime", "onnxtile.kernels.kernel_graph", "onnxtile.declare.plan_document", "networkx"}
+    script = (
+        "import sys; from onnxtile import cli; sys.argv = ['onnxtile', 'inspect', sys.argv[1], '--json', '-']\n"
+        f"try: cli.main()\nexcept SystemExit as end: print(end.code, *({others!r} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, model], check=True, capture_output=True, text=True)
+    assert done.stderr.split() == ["0"]

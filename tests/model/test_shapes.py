@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +17,11 @@ from onnxtile.model.known import NOTHING
 from onnxtile.model.load import load
 from onnxtile.model.topology import main_graphs
 from onnxtile.shapes import infer as engines
+from onnxtile.shapes import propagation
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError, ModelWarning
-from tests.build import Text, ValueOf
+from tests.build import Text, ValueOf, parsed
 
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
 
@@ -512,3 +514,56 @@ def test_a_branch_that_is_always_taken_decides(text: Text) -> None:
         )
     )
     assert (sizes["a"], sizes["b"], sizes["y"]) == ((3, 2), (2, 3), (3, 2))
+
+
+def _asked(monkeypatch: pytest.MonkeyPatch, proto: onnx.ModelProto) -> tuple[int, Shapes, ir.Model]:
+    """Return how often onnx's inference and sessions are asked for the shapes of a model, and these shapes."""
+    asked: list[object] = []
+
+    def counted(home: object, name: str) -> None:
+        function = getattr(home, name)
+
+        def count(*given: Any, **named: Any) -> Any:
+            asked.append(name)
+            return function(*given, **named)
+
+        monkeypatch.setattr(home, name, count)
+
+    counted(onnx.shape_inference, "infer_shapes")
+    counted(propagation, "Session")
+    model = load(proto)
+    shapes = resolve(model)
+    monkeypatch.undo()
+    return len(asked), shapes, model
+
+
+def _layers(number: int) -> onnx.ModelProto:
+    """Return layers with biases of their own, after an operator that ONNX lacks, and numbers that each of them computes."""
+    nodes = ["h0 = com.microsoft.Gelu (x)"]
+    biases = []
+    for index in range(number):
+        biases.append(f"float[4] b{index} = {{{index}, 1, 2, 3}}")
+        nodes += [f"h{index + 1} = Add (h{index}, b{index})", f"p{index} = Slice (pads, last, first, zero, back)"]
+        nodes += [f"q{index} = Transpose (p{index})", f"r{index} = Reshape (q{index}, flat)"]
+        nodes.append(f"y{index} = Pad (h{index + 1}, r{index})")
+    constants = "int64[2, 2] pads = {0, 1, 2, 3}, int64[1] last = {-1}, int64[1] first = {-9}, "
+    constants += "int64[1] zero = {0}, int64[1] back = {-1}, int64[1] flat = {-1}, "
+    results = ", ".join(f"float[a{index}, b{index}] y{index}" for index in range(number))
+    text = f"g (float[3, 4] x) => ({results}) <{constants}{', '.join(biases)}> {{ {' '.join(nodes)} }}"
+    return parsed(text, **{"com.microsoft": 1})
+
+
+def test_equal_layers_are_asked_once_whatever_their_weights(monkeypatch: pytest.MonkeyPatch, value_of: ValueOf) -> None:
+    few, _, _ = _asked(monkeypatch, _layers(2))
+    many, shapes, model = _asked(monkeypatch, _layers(12))
+    assert few == many
+    assert {shapes.sizes(value_of(model, f"y{index}")) for index in range(12)} == {(3 + 2 + 3, 4 + 0 + 1)}
+
+
+def test_floats_that_decide_a_size_are_no_weights(value_of: ValueOf) -> None:
+    """Two Resizes differ in their scales alone."""
+    nodes = "h = com.microsoft.Gelu (x) a = Resize (h, , small) b = Resize (h, , large)"
+    text = f"g (float[3, 4] x) => (float[A, B] a, float[C, D] b) <float[2] small = {{1, 2}}, float[2] large = {{2, 3}}> {{ {nodes} }}"
+    model = load(parsed(text, **{"com.microsoft": 1}))
+    shapes = resolve(model)
+    assert [shapes.sizes(value_of(model, name)) for name in "ab"] == [(3, 8), (6, 12)]

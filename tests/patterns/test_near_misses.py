@@ -412,6 +412,7 @@ MISSES = {
     ),
     "experts: another value gated": ("MixtureOfExperts SwiGLU", EXPERTS, "d = Mul(c, b)", "o = Exp(b)\nd = Mul(c, o)"),
     "a linear layer without a bias": ("Linear", "f = Flatten(x)\ny = Gemm(f, W_64_4, W_4)", ", W_4)", ")"),
+    "a product and a table": ("Linear", "f = Flatten(x)\nm = MatMul(f, W_64_4)\ny = Add(m, W_4)", "m, W_4", "m, W_2_4"),
     "a linear layer of a computed bias": ("Linear", "f = Flatten(x)\ny = Gemm(f, W_64_4, W_4)", ", W_4)", ", b)"),
     "L2 norm: another value divided": ("L2Norm", L2_NORM, "Div(x, b)", "Div(z, b)"),
     "L2 norm: the sum of absolutes": ("L2Norm", L2_NORM, "ReduceL2", "ReduceL1"),

@@ -330,7 +330,7 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("Softmax", 2): ["e = Exp(x)\ns = ReduceSum<keepdims=1>(e, [-1])\ny = Div(e, s)"],
     ("Linear", 1): ["a = Reshape(x, [12, 8])\nb = Gemm(a, W_8_4, W_4)\ny = Reshape(b, [2, 6, 4])"],
     ("Linear", 2): ["a = Flatten(x)\nb = Gemm(a, W_48_4, W_4)\ny = Relu(b)"],
-    ("Linear", 3): ["a = MatMul(x, W_8_4)\ny = Add(a, W_4)"],
+    ("Linear", 3): [f"a = MatMul(x, W_8_4)\ny = Add(a, {bias})" for bias in ("W_4", "W_1_4")],
     ("SwiGLU", 1): [_GATE + _SIGMOID],
     ("SwiGLU", 2): [_SPLIT + _SIGMOID],
     ("SwiGLU", 3): [_CUT + _SIGMOID],

@@ -210,6 +210,9 @@ def test_explain_has_a_line_for_operators_that_the_model_lacks() -> None:
     result = {"pattern": "P", "matches": [], "earlier": [], "repeated": 0, "causes": [], "fused": 0, "already": {}}
     text = rendered("explain", {**result, "reasons": [reason], "beginnings": [start]})
     assert "variant 1 needs Add, which the model does not have" in text and "partial matches" not in text
+    long = {**reason, "reason": "; ".join(["Mul 'm' is not Add"] * 99)}
+    text = rendered("explain", {**result, "reasons": [long], "beginnings": [{**start, "missing": []}]})
+    assert max(map(len, text.splitlines())) < 400
     text = rendered("explain", {**result, "reasons": [reason], "beginnings": [{**start, "missing": []}]})
     assert "Mul 'm' is not Add" in text and "does not have" not in text
 

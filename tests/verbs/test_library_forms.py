@@ -22,8 +22,6 @@ from tests import build
 GRAPH = '<ir_version: 10, opset_import: ["": 17]> g (float[N, 64] x, float[64, 64] w) => (float[N, 64] y) '
 ANY: Any = 5
 """A value that is neither a model, nor a file, nor a text."""
-OLD_TILE: Any = onnxtile.tile
-"""As callers of before call it."""
 BODY = "{ h = MatMul(x, w)  i = Add(h, x)  y = Relu(i) }"
 
 
@@ -74,7 +72,6 @@ def test_a_lone_pattern_is_one(model: onnx.ModelProto) -> None:
         (lambda m: onnxtile.tile(m, max=0), "invalid max=0: give a whole number of at least 1", None),
         (lambda m: onnxtile.tile(m, max="64x64"), "invalid max='64x64': this is not a bound of a tile", "_x48x48"),
         (lambda m: onnxtile.tile(m, max=("64", "8x8x8")), "invalid max=('64', '8x8x8'): '8x8x8' is the second", None),
-        (lambda m: OLD_TILE(m, max_k=48), "tile has no max_k", "write max _x64x_"),
         (lambda m: onnxtile.fuse(m, lower="torch"), "invalid lower='torch'", "choose none, onnx, ort"),
         (lambda m: onnxtile.fuse(m, [("no name", "Add")]), "invalid patterns='no name'", None),
         (lambda m: onnxtile.verify(m, m, runs=0), "invalid runs=0: give a whole number from 1 to 1,000,000", None),

@@ -10,7 +10,15 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.means import mean_before_sum, pool_before_convolution, run_again, second_passes
+from onnxtile.fitting.rewrites.means import (
+    mean_before_sum,
+    pool_before_convolution,
+    run_again,
+    second_passes,
+    sum_means,
+    sum_norms,
+    sum_quantised_means,
+)
 from onnxtile.fitting.rewrites.order import (
     delay_nodes,
     hasten_nodes,
@@ -31,7 +39,6 @@ from onnxtile.fitting.rewrites.strip_forms import (
     split_packed_products,
     stream_rows,
 )
-from onnxtile.fitting.rewrites.sum_means import sum_means, sum_norms, sum_quantised_means
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from itertools import chain, count
 from types import MappingProxyType
 
@@ -73,14 +74,6 @@ class PlugIns:
         islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)
         operators = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
         return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {})
-
-    def takes(self, node: ir.Node) -> bool:
-        """Return whether `node`, which is no call, may be lowered."""
-        return operator_name(node) in self.operators
-
-    def of_operator(self, site: OperatorSite) -> Replacement:
-        """Return what a node becomes. Raises NotLowered."""
-        return self.operators[operator_name(site.node)].to_qdq(site)
 
     def of_call(self, site: CallSite) -> Replacement:
         """Return what a call becomes. Raises NotLowered."""
@@ -170,7 +163,7 @@ class Decider:
             opening.discard()
 
     def _is_call(self, node: ir.Node) -> bool:
-        return self._is_fused(node) or self._plug_ins.takes(node)
+        return self._is_fused(node) or operator_name(node) in self._plug_ins.operators
 
     def _is_fused(self, node: ir.Node) -> bool:
         return node.op_identifier() in self._model.functions and keys.FUSED in node.metadata_props
@@ -214,7 +207,8 @@ class Decider:
         arguments = tuple(self._arguments(call.inputs))
         results = tuple(self._arguments(call.outputs))
         if function is None:
-            return self._plug_ins.of_operator(OperatorSite(call, arguments, results, self._facts))
+            plug_in = self._plug_ins.operators[operator_name(call)]
+            return plug_in.to_qdq(OperatorSite(call, arguments, results, self._facts))
         return self._plug_ins.of_call(CallSite(function, arguments, results, self._model.functions, self._facts))
 
     def _arguments(self, values: Iterable[ir.Value | None]) -> Iterator[Argument]:
@@ -359,20 +353,16 @@ class Evidence:
     def __init__(self, model: ir.Model, facts: LoweringFacts) -> None:
         self._cut = Submodels(model)
         self._facts = facts
-        self._parts: dict[object, SitePair] = {}
-
-    @property
-    def parts(self) -> Iterable[SitePair]:
-        """The parts found so far."""
-        return self._parts.values()
+        self.parts: dict[object, SitePair] = {}
+        """The parts found so far, by what equal ones have in common."""
 
     def add(self, call: ir.Node, name: str, meta_op: str, proof: Replacement) -> None:
         """Keep the site of `call`, which is still in the graph, and the operators that it becomes."""
         given = dict.fromkeys(o for step in proof.steps for o in step.inputs if isinstance(o, ir.Value))
         nodes, inputs = _slice(call, given)
         key = self._signature(call, nodes, inputs, proof)
-        if key in self._parts:
-            self._parts[key] = replace(self._parts[key], same=(*self._parts[key].same, name))
+        if key in self.parts:
+            self.parts[key] = replace(self.parts[key], same=(*self.parts[key].same, name))
             return
         cut = self._cut.of([*nodes, call], {value: self._type(value) for value in inputs}, call.outputs)
         before, after = ir.from_proto(cut), ir.from_proto(cut)
@@ -383,7 +373,7 @@ class Evidence:
         _tidy(after, lowered=False)
         constants = frozenset(v.name or "" for v in inputs if self._facts.argument(v).constant)
         twice = frozenset(v.name or "" for v in proof.twice)
-        self._parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds, key=key)
+        self.parts[key] = SitePair(name, meta_op, before, after, constants, twice, proof.rounds, key=key)
 
     def _signature(self, call: ir.Node, nodes: list[ir.Node], inputs: list[ir.Value], proof: Replacement) -> object:
         numbers = {value: i for i, value in enumerate(inputs)}
@@ -496,28 +486,18 @@ def lower(
     Where the model cannot be raised, or not that far, what needs more stays a call, and says so. So do the calls named in `unfit`, for the
     reasons given there.
     """
-    request = _Request(list(patterns), target, unfit, progress)
-    run = _Run(original, resolved(original), request)
-    wanted = {proof.opset for decision in run.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
+    run_of = partial(_Run, patterns=list(patterns), target=target, unfit=unfit, progress=progress)
+    run = run_of(original, resolved(original))
+    wanted = {proof.opset for decision in run.decider.decide(_ALL_OPSETS, "") for proof in decision.proofs()}
     source, refusal = _raise(original, wanted)
     if source is not original:
         shapes = shapes_of_raised(original, run.shapes, source)
-        run = _Run(source, shapes or resolved(source), request)
+        run = run_of(source, shapes or resolved(source))
     version = opset_of(source)
-    run.apply(run.decide(version, refusal or f"the model has {version}"))
+    run.apply(run.decider.decide(version, refusal or f"the model has {version}"))
     return Lowered(
-        target, run.fused, source, run.shapes, tuple(run.results), tuple(run.sites), tuple(run.evidence.parts)
+        target, run.fused, source, run.shapes, tuple(run.results), tuple(run.sites), tuple(run.evidence.parts.values())
     )
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What is asked of one lowering: patterns, target, and the calls that must stay, with reasons."""
-
-    patterns: list[Pattern]
-    target: Target
-    unfit: Mapping[str, str]
-    progress: Progress
 
 
 def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
@@ -536,29 +516,31 @@ def _raise(original: ir.Model, opsets: Iterable[int]) -> tuple[ir.Model, str]:
 class _Run:
     """A fused copy of one model, the decisions on its calls, and their application."""
 
-    def __init__(self, source: ir.Model, shapes: Shapes, request: _Request) -> None:
+    def __init__(
+        self,
+        source: ir.Model,
+        shapes: Shapes,
+        *,
+        patterns: list[Pattern],
+        target: Target,
+        unfit: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
         self.shapes = shapes
         self.fused = source.clone()
         counterparts = dict(zip(values(source), values(self.fused), strict=True))
-        self.results = fuse(
-            self.fused, request.patterns, request.progress, shapes=lambda: shapes.of_copies(counterparts)
-        )
+        self.results = fuse(self.fused, patterns, progress, shapes=lambda: shapes.of_copies(counterparts))
         facts = LoweringFacts(source, shapes)
-        plug_ins = PlugIns.of_target(request.target, request.patterns)
-        self._decider = Decider(self.fused, facts, plug_ins, request.unfit)
+        self.decider = Decider(self.fused, facts, PlugIns.of_target(target, patterns), unfit)
         self.evidence = Evidence(self.fused, facts)
         self.sites: list[LoweredSite] = []
-
-    def decide(self, limit: int, why: str) -> list[Decision]:
-        """Decide on all calls, none of which may need an opset beyond `limit`."""
-        return self._decider.decide(limit, why)
 
     def apply(self, decisions: Iterable[Decision]) -> None:
         """Write what was decided into the fused model, and remove values and functions that are no longer used."""
         emitter = Emitter(self.fused)
         for decision in decisions:
             self._apply(decision, emitter)
-        self._decider.discard()
+        self.decider.discard()
         emitter.prune()
         _tidy(self.fused, lowered=any(site.operator for site in self.sites))
 

@@ -17,7 +17,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted, given_shapes, read_inputs
 from onnxtile.model.load import digest, load
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.errors import UsageError
+from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.plan import CheckOptions, PlanCommand
@@ -32,6 +32,7 @@ def check_plan(options: CheckOptions) -> Audit:
     """
     progress, model, plan = options.progress, options.model, options.plan
     inputs, ranges = options.input_file, options.input_ranges
+    _require_no_ranges(options)
     progress("reading the plan")
     claims, surplus = _read(plan) if isinstance(plan, Path | str) else ReadPlan(plan, ())
     progress("reading the model")
@@ -93,6 +94,14 @@ def run(options: PlanCommand) -> Outcome:
     """Do what the command `plan --check` asks for."""
     audit = check_plan.from_options(narrowed(CheckOptions, options, plan=options.check))
     return Outcome(audit, "check", reason=None if audit.sound else "the plan is wrong")
+
+
+def _require_no_ranges(options: CheckOptions) -> None:
+    """Raise UsageError for a range of sizes: a plan says itself over which ranges it holds."""
+    for name, ranges in (("dims", options.dim_ranges), ("shapes", options.shape_ranges)):
+        if ranges:
+            message = f"{{{name}}} has a range, and a plan is checked at the sizes that it says"
+            raise about_options(message, hint=f"leave {{{name}}} out")
 
 
 def _unknown(claims: PlanDocument, known: Collection[str]) -> Iterator[PlanFailure]:

@@ -235,12 +235,12 @@ def _attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
     fits = options.memory is None or after.arena <= options.memory[1]
     # A model with quantised islands is annotated only where its copies between memories are in the file.
     if fits and (best.plan.kernels is None or best.plan.movement is not None):
-        annotate(best.model, best.plan)
+        annotate(best.written.model, best.plan)
     verdict, inside = judged(subject.original, best, options) if options.verify and fits else (None, None)
     rewrites, regions, chosen = best.subject.rewrites, best.subject.regions, best.schedule.regions
-    fused_after = _fusing("fused after the model was cut", best.model) if best.subject.fuses else ()
+    fused_after = _fusing("fused after the model was cut", best.written.model) if best.subject.fuses else ()
     return FittedModel(
-        best.model,
+        best.written.model,
         subject.planned,
         best.planned,
         options.memory,
@@ -252,7 +252,7 @@ def _attempt(options: FitOptions, subject: FitSubject) -> FittedModel:
         else best.obstacle or obstacle_of(best.plan, regions, chosen, is_cut_short=best.is_cut_short, floor=best.floor),
         verdict,
         inside,
-        tiled=best.tiled,
+        tiled=best.written.tiled,
         speeds=options.speeds.name,
         open_sizes=None if subject.leading is None else OpenSizes(subject.leading.options, subject.leading.sizes),
         source=file_of(options.model),
@@ -301,9 +301,9 @@ def judged(original: ir.Model, best: WrittenSchedule, options: FitOptions) -> tu
     """Return the verdict of the runs of both models, and of the run inside the arena. Raises Mismatch where a result differs."""
     progress = options.progress
     progress("verifying")
-    check(best.model)
+    check(best.written.model)
     compared = within_one_step(original) if options.tolerance == "1step" else None
-    verdict = agreeing(judge(original, best.model, progress, compared), "the fitted model")
+    verdict = agreeing(judge(original, best.written.model, progress, compared), "the fitted model")
     if options.exact and any(output.max_abs for output in verdict.outputs):
         worst = max(verdict.outputs, key=lambda output: output.max_abs)
         raise Mismatch(

@@ -177,24 +177,9 @@ class WrittenSchedule:
         return self.written_known or written_model(self.subject, self.schedule)
 
     @property
-    def model(self) -> ir.Model:
-        """The model with the schedule, without its plan."""
-        return self.written.model
-
-    @property
     def nodes(self) -> int:
         """The nodes that run."""
         return self.written.nodes
-
-    @property
-    def opened(self) -> OpenedModel:
-        """The model as it is planned."""
-        return self.written.opened
-
-    @property
-    def tiled(self) -> TileResult | None:
-        """What was tiled; None without limits."""
-        return self.written.tiled
 
     @property
     def arena(self) -> int:
@@ -220,7 +205,7 @@ class WrittenSchedule:
     def placed(self, settings: PlanSettings, regions: Regions, effort: Effort) -> Allocation:
         """Return the offsets in the order in which it is written, placed with some effort."""
         if self.subject.edits_pieces:
-            return quick_allocation(self.opened.unfolded, settings)
+            return quick_allocation(self.written.opened.unfolded, settings)
         return allocate(placing_problem(regions, self.schedule), memories(None), find_planner(settings.planner), effort)
 
     @property
@@ -233,7 +218,7 @@ class WrittenSchedule:
         """The plan of the model, which has passed the check: as `plan` makes it with its defaults, or with little effort."""
         if self.plan_known is None:
             self.subject.options.progress("planning")
-            return planned_model(self.opened, self._settings)
+            return planned_model(self.written.opened, self._settings)
         return self.plan_known
 
     @property
@@ -319,7 +304,7 @@ class WrittenSchedule:
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""
-        model, counted = with_islands(self.model)
+        model, counted = with_islands(self.written.model)
         self.subject.options.progress("planning")
         moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
         planned = _checked(moved.opened, replace(moved.result, kernels=counted))

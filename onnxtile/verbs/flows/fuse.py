@@ -1,4 +1,4 @@
-"""fuse: subgraphs become meta-ops, with --lower operators, with --for-memory only where the arena gets no larger."""
+"""fuse: subgraphs become meta-ops, with --lower operators, with --for-memory only where the arena gets no larger; and unfuse."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from onnxtile.fusion.fuse import PatternResult, Site
 from onnxtile.fusion.fuse import fuse as fuse_graph
 from onnxtile.fusion.pattern import Pattern, chosen_patterns
 from onnxtile.fusion.site_check import EdgeRule, SiteVerdict, check_sites
+from onnxtile.fusion.unfuse import unfuse as unfuse_graph
 from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
 from onnxtile.model.save import Draft, check_written, written
 from onnxtile.model.topology import all_values, clear_plan, node_ids
+from onnxtile.model.validity import check
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import about_options
@@ -28,11 +30,13 @@ from onnxtile.verbs.flows.results import (
     ArenaChange,
     BoundDims,
     FuseResult,
+    UnfuseResult,
     agreeing,
     file_of,
     require_sites,
 )
 from onnxtile.verbs.fuse import FuseOptions
+from onnxtile.verbs.unfuse import UnfuseOptions
 from onnxtile.verification.open_sizes import bound_copy, bound_form
 from onnxtile.verification.rounding import bound_shapes, compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original
@@ -233,3 +237,32 @@ def _steps_over(plan: PlanResult, limit: int) -> set[int]:
 
 def _site(call: ir.Node) -> Site:
     return keys.meta_op(call.op_type), call.outputs[0].name or ""
+
+
+# unfuse undoes all that fuse did.
+
+
+@declared(UnfuseOptions)
+def unfuse(options: UnfuseOptions) -> UnfuseResult:
+    """Undo all that fuse did to `model`, and take the marks of a plan off.
+
+    Raises UsageError where there is nothing to undo, ModelError, Mismatch.
+    """
+    progress = options.progress
+    progress("reading the model")
+    fused = load(options.model)
+    restored = fused.clone()
+    unfused = unfuse_graph(restored)
+    clear_plan(restored)
+    check(restored)
+    verdict = None
+    if options.verify:
+        progress("verifying")
+        verdict = agreeing(compare(fused, restored, progress=progress), "the unfused model")
+    return UnfuseResult(restored, unfused, verdict, source=file_of(options.model))
+
+
+def run_unfuse(options: UnfuseOptions) -> Outcome:
+    """Do what the command and the step `unfuse` ask for."""
+    result = unfuse.from_options(options)
+    return Outcome(result, "unfuse", result.model)

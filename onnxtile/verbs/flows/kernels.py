@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxtile.declare.plan_document import KernelCount
-from onnxtile.kernels.kernel_graph import LiveChange, LiveSums
 from onnxtile.model.binding import bind, bind_shapes, rename_symbols, require_symbols
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Wanted
 from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.node_kinds import is_quantised, quantises, quantises_at_run, sums_integers
 from onnxtile.operators.table import operator_of
-from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxtile.arena.run import StateVerdict
     from onnxtile.common_options import SizeOptions
+    from onnxtile.declare.plan_document import KernelCount
     from onnxtile.firmware.build import Firmware
     from onnxtile.kernels.from_onnx import StateChoice
     from onnxtile.planning.model_plan import PlanSettings
     from onnxtile.planning.result import KeptState, ListedState, PlanResult
+    from onnxtile.shapes.opened_calls import Unfolded
     from onnxtile.verbs.fit import FitStepOptions
     from onnxtile.verbs.plan import PlanOptions, PlanStep
 
@@ -43,6 +42,7 @@ def choose_kernels(model: ir.Model, kernels: str) -> KernelCount | None:
     """Make each quantised island of `model` a meta-op where `kernels` is "islands" (in place), and count; None where no island is there."""
     if kernels == KernelChoice.NODES or not is_quantised(model):
         return None
+    from onnxtile.declare.plan_document import KernelCount  # `inspect` plans nothing, and binds its sizes here
     from onnxtile.fusion.fuse import fuse
     from onnxtile.fusion.pattern import select
 
@@ -174,6 +174,8 @@ def settings_of(options: PlanOptions) -> PlanSettings:
 
 def live_bytes(plan: PlanResult) -> list[int]:
     """Return the bytes of the buffers that are live at each step; a buffer takes a multiple of the alignment."""
+    from onnxtile.kernels.kernel_graph import LiveChange, LiveSums
+
     sums = LiveSums(max((row.last for row in plan.buffers), default=0) + 1)
     owners = (row for row in plan.buffers if row.alias is None)
     sums.add(LiveChange(-(-row.size // plan.alignment) * plan.alignment, row.first, row.last + 1) for row in owners)

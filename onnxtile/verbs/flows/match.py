@@ -445,8 +445,8 @@ def explain(options: ExplainOptions) -> Explanation:
     attempts = sorted(best.values(), key=lambda attempt: -len(attempt.stopped.nodes))
     owners = _owners(earlier)
     matches = (*done.fates, *_taken_matches(might, owners))
-    inside = _NodesInside(VertexIndex(list(owners), matcher.constants), owners)
-    beginnings = tuple(_beginning(i + 1, program, matcher.index(), inside) for i, program in enumerate(wanted.programs))
+    inside, index = VertexIndex(list(owners), matcher.constants), matcher.index()
+    beginnings = tuple(_beginning(i, program, index, inside, owners) for i, program in enumerate(wanted.programs, 1))
     ran = tuple((result.name, len(result.calls)) for result in earlier)
     return Explanation(wanted.name, len(done.calls), done.refused, tuple(attempts), matches, beginnings, ran, already)
 
@@ -482,21 +482,20 @@ def _taken_matches(might: Iterable[tuple[int, str, Match]], owners: Mapping[Vert
     return fates
 
 
-@dataclass(frozen=True)
-class _NodesInside:
-    """The nodes inside calls, and the pattern and call of each."""
-
-    index: VertexIndex
-    owners: Mapping[Vertex, tuple[str, str]]
-
-
-def _beginning(variant: int, program: Program, index: VertexIndex, inside: _NodesInside) -> Beginning:
+def _beginning(
+    variant: int,
+    program: Program,
+    index: VertexIndex,
+    inside: VertexIndex,
+    owners: Mapping[Vertex, tuple[str, str]],
+) -> Beginning:
+    """Return how many nodes of the model, and of those `inside` calls, which have `owners`, a variant could begin with."""
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
     named = dict.fromkeys(node.type for node in program.query.nodes)
     others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
     nodes = {vertex for name in roots for vertex in index.of(name)}
-    taken = dict.fromkeys(vertex for name in roots for vertex in inside.index.of(name))
-    takers = tuple(dict.fromkeys(inside.owners[vertex][0] for vertex in taken))
+    taken = dict.fromkeys(vertex for name in roots for vertex in inside.of(name))
+    takers = tuple(dict.fromkeys(owners[vertex][0] for vertex in taken))
     there = {name: count for name, count in others.items() if count}
     needed = (node.types for node in required_nodes(program.instructions))
     missing = (" or ".join(types) for types in needed if not _are_there(types, index))

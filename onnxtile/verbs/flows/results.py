@@ -154,7 +154,11 @@ class ChainedVerb(Generic[P, R]):
         verb = _verb(self.verb)
 
         def call(*args: P.args, **given: P.kwargs) -> R:
-            found = self._called(verb, result.model, args, given)
+            operands: tuple[Any, ...] = (result.model, *args)
+            if self.verb == "verify":  # the model is compared with the original, which is its first argument
+                original, *others = args or (given.pop("other"),)
+                operands = (original, result.model, *others)
+            found = verb(*operands, **given)
             return replace(found, source=result.source) if isinstance(found, ModelResult) else found  # type: ignore[return-value]
 
         signature = signature_of(verb)
@@ -162,22 +166,6 @@ class ChainedVerb(Generic[P, R]):
         call.__name__, call.__doc__ = self.verb, verb.__doc__
         call.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         return call
-
-    def _called(
-        self, verb: Callable[..., Any], model: ir.Model, args: tuple[Any, ...], given: Mapping[str, Any]
-    ) -> Any:
-        return verb(model, *args, **given)
-
-
-class ChainedVerify(ChainedVerb[P, R]):
-    """`verify` as a method: its first argument is the original, and the model is compared with it."""
-
-    def _called(
-        self, verb: Callable[..., Any], model: ir.Model, args: tuple[Any, ...], given: Mapping[str, Any]
-    ) -> Any:
-        original, *others = args or (given["other"],)
-        left = {name: value for name, value in given.items() if args or name != "other"}
-        return verb(original, model, *others, **left)
 
 
 def _verb(name: str) -> Callable[..., Any]:
@@ -215,7 +203,7 @@ class ModelResult(VerbResult):
     inspect = ChainedVerb("inspect", lambda: InspectOptions, lambda: Inspection)
     match = ChainedVerb("match", lambda: MatchOptions, lambda: MatchResult)
     fit = ChainedVerb("fit", lambda: FitOptions, lambda: FittedModel)
-    verify = ChainedVerify("verify", lambda: CompareOptions, lambda: Verdict)
+    verify = ChainedVerb("verify", lambda: CompareOptions, lambda: Verdict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -728,6 +716,7 @@ class FitCurve(VerbResult):
     """
 
     verb: ClassVar[str] = "curve"
+    JSON = "model command curve=points"
 
     points: tuple[CurvePoint, ...]
     model: str = ""
@@ -738,7 +727,3 @@ class FitCurve(VerbResult):
         """The arenas of the first and the last point."""
         first, last = self.points[0].cost, self.points[-1].cost
         return f"{len(self.points):,} points, arena {first.arena:,} to {last.arena:,} bytes"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the curve."""
-        return {"model": self.model, "command": self.command, "curve": [point.to_dict() for point in self.points]}

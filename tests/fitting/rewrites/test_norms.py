@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
-from onnxtile.fitting.rewrites.sum_means import sum_norms
+from onnxtile.fitting.rewrites.means import sum_norms
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import run
