@@ -3,9 +3,10 @@
 import gc
 import importlib.util
 import os
+import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +79,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") is not None:
             item.add_marker(mark)
+
+
+@pytest.fixture
+def share(request: pytest.FixtureRequest) -> Callable[[Iterable[Any], int], list[Any]]:
+    """Return what picks one in so many of all cases of a property: the same ones in every run; --slow tries all."""
+    is_whole = request.config.getoption("--slow")
+
+    def pick(cases: Iterable[Any], parts: int) -> list[Any]:
+        every = list(cases)
+        return every if is_whole else random.Random(0).sample(every, -(-len(every) // parts))
+
+    return pick
 
 
 def _packaged(package: str, *parts: str) -> Path:

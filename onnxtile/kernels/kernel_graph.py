@@ -337,8 +337,9 @@ def joined_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], .
 
 
 def rounded(parts: Iterable[LivePart], unit: int) -> tuple[LivePart, ...]:
-    """Return `parts` with their bytes rounded outwards to multiples of `unit`."""
-    return union(part._replace(start=part.start // unit * unit, end=-(-part.end // unit) * unit) for part in parts)
+    """Return `parts` with their bytes rounded outwards to multiples of `unit`; one without bytes has none then, too."""
+    full = (part for part in parts if part.start < part.end)
+    return union(part._replace(start=part.start // unit * unit, end=-(-part.end // unit) * unit) for part in full)
 
 
 def by_steps(parts: Iterable[LivePart]) -> Iterator[LivePart]:

@@ -117,7 +117,9 @@ class Submodels:
 
     def session(self, submodel: onnx.ModelProto) -> Session:
         """Return a session of one of these models. Raises ModelError with onnxruntime's reason, ModelTooLarge above 2 GiB."""
-        return Session(proto_bytes(submodel), external=self._folder)
+        content = proto_bytes(submodel)
+        # A constant in a file names its "location". Without one, no walk over the whole model is needed to find the folder.
+        return Session(content, external=self._folder if b"location" in content else None)
 
     @cached_property
     def _folder(self) -> Path | None:

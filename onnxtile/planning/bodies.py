@@ -107,12 +107,10 @@ class GraphSetup:
         """The bytes that every arena needs, over all orders of the nodes, all lawful aliases and all plans of bodies."""
         return self.search.bound(with_least_bodies(self.needs, self.inside))
 
-    def layouts(
-        self, streams: int = 1, fixed: RulesInMemories = NO_FIXED, order: Order | None = None
-    ) -> Iterator[Layout]:
-        """Return a layout for each candidate schedule of `order` (None: of the terms), made one by one; see `layout.layouts`."""
-        terms, chosen = self.terms, order or self.terms.order
-        return layouts(self.search, chosen, streams, self.needs, in_parts=terms.in_parts, fixed=fixed)
+    def layouts(self, streams: int = 1, fixed: RulesInMemories = NO_FIXED) -> Iterator[Layout]:
+        """Return a layout for each candidate schedule of the order, made one by one; see `layout.layouts`."""
+        terms = self.terms
+        return layouts(self.search, terms.order, streams, self.needs, in_parts=terms.in_parts, fixed=fixed)
 
 
 def plan_bodies(graph: KernelGraph, terms: Terms) -> BodyPlans:

@@ -21,19 +21,17 @@ from onnxtile.kernels.kernel_graph import (
     UNKNOWN,
     GraphTensor,
     KernelGraph,
-    Schedule,
 )
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
-from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories, smallest
+from onnxtile.planning.layout import NO_FIXED, RulesInMemories, smallest
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.order_search import OrderSearch
 from onnxtile.planning.orders import Order, find_order
 from onnxtile.planning.planners import Planner, find_planner
-from onnxtile.planning.ranges import RangeOrders, scaled_arenas, with_scaled, with_scaled_bodies
+from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
     Address,
@@ -156,20 +154,6 @@ def plan_model(
     layout, allocation = smallest(
         setup.layouts(settings.streams, fixed), placings, max(least, known, settings.effort.enough)
     )
-    if settings.ranges and is_searched and not states.taken and not fixed.fixed_names:
-
-        def laid_out(schedules: Iterable[Schedule]) -> Iterator[Layout]:
-            given = replace(chosen_order, candidates=lambda _: schedules)
-            return setup.layouts(settings.streams, fixed, given)
-
-        def searched_at(sizes: Mapping[str, int]) -> OrderSearch:
-            at = replace(facts, shapes=facts.shapes.at(sizes))
-            return OrderSearch(
-                read_kernels(at, scope).sharing_by(settings.share).under(fixed), settings.alignment, peak_first=False
-            )
-
-        further = RangeOrders(search, searched_at, facts.shapes, settings.ranges, needs)
-        layout, allocation = further.better((layout, allocation), laid_out, placings[-1])
     graph, problem, schedule, sharing = layout.graph, layout.problem, layout.schedule, layout.sharing
     places = {name: Address(allocation.places[name], offset) for name, offset in allocation.offsets.items()}
     outside = tensors_outside(layout, inside)

@@ -333,6 +333,8 @@ _LARGE = 1000
 """Nodes of a graph, at most, of which a last and longest search begins although those before it have found nothing."""
 _STEPS_OF_A_NODE = 4
 """Steps for each node of the graph, at least, that a search may take: with fewer it would not reach the end."""
+_NODES_OF_A_STEP = 4
+"""Nodes of the graph for each step, at least, that the first proof of the given order may take."""
 _LEVELS = 8
 """Limits between the bound and the peak of the given order that are tried one by one where the search does not end."""
 _NEAR = 8
@@ -368,18 +370,20 @@ def search(problem: OrderingProblem, budget: int = BUDGET) -> FoundOrder:
         return best
     if len(given) > WIDEST:
         return replace(best, order=_in_stretches(problem, budget))
-    known, best = best, _both_ways(problem, best, budget // 4)
-    first = best
+    few = min(max(budget // 16, _STEPS_OF_A_NODE * len(given)), budget // 4)
+    known, best = best, _both_ways(problem, best, few)
+    first, rounds = best, _ROUNDS
     for share in _SHARES:
         if _is_close(best):
             return best
         best = _roughly(problem, best, best.bound // share, budget // 4)
+    if best == first:
+        best = _both_ways(problem, best, budget // 4, 1)
+        # Searches that ended without an order and a better bound would do so again with more steps.
+        has_ended = budget // 4 >= _STEPS_OF_A_NODE * len(given)
+        rounds = 0 if has_ended and best == known and len(given) > _LARGE else 1
     if _is_close(best):
         return best
-    rounds = _ROUNDS
-    if best == first:
-        # Searches with fewer steps ended without an order before: they would again, from the same bound.
-        rounds = 0 if first.steps and first == known and len(given) > _LARGE else 1
     return _both_ways(problem, best, budget, rounds, to_the_end=True)
 
 
@@ -406,6 +410,11 @@ def _both_ways(
     if best.exact:
         return best
     directions = [_Direction(problem, backward=backward) for backward in (False, True)]
+    # From the last node, few steps most often prove the given order where many from the first do not.
+    proof = directions[1].least(given, len(problem.after) // _NODES_OF_A_STEP)
+    if proof.exact and proof.peak == given.peak:
+        return proof
+    best = replace(best, steps=proof.steps)
     budgets = [budget // 4**level for level in reversed(range(rounds))]
     for steps in (steps for steps in budgets if steps >= _STEPS_OF_A_NODE * len(problem.after)):
         for direction in directions:
@@ -487,7 +496,10 @@ class _Direction:
     def __init__(self, problem: OrderingProblem, *, backward: bool) -> None:
         self._problem = problem
         self._backward = backward
-        self._ideals = Ideals(problem, backward=backward)
+
+    @cached_property
+    def _ideals(self) -> Ideals:
+        return Ideals(self._problem, backward=self._backward)
 
     def least(self, given: FoundOrder, budget: int) -> FoundOrder:
         """Return the order of least peak; where `budget` steps do not suffice, `given` with the bound that is proved by then.

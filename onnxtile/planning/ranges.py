@@ -1,4 +1,4 @@
-"""Plans over ranges of dimensions: orders, equal dimensions, formulas of arenas, scaled offsets, and the largest size that fits."""
+"""Plans over ranges of dimensions: equal dimensions, formulas of arenas, scaled offsets, and the largest size that fits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ import onnx_ir as ir
 from onnxtile.declare.plan_document import SHARED, WORKSPACE, ArenaFormula, PlannedBody, PlannedBuffer, PlannedState
 from onnxtile.declare.verb import JsonFields
 from onnxtile.kernels.aliases import operands_of_state
-from onnxtile.kernels.kernel_graph import Ints, Schedule, live_sums
 from onnxtile.model.binding import free_inputs, rename_symbols, symbols
 from onnxtile.model.formula import Extreme, SizeFormula, SizePieces, SizeRanges, extreme, read_size
 from onnxtile.planning.layout import Layout
 from onnxtile.planning.offsets.memories import Allocation, Filled
-from onnxtile.planning.offsets.problem import Problem, align
-from onnxtile.planning.offsets.range_formulas import RangeFormulas, sample_sizes
-from onnxtile.planning.order_search import OrderSearch
+from onnxtile.planning.offsets.problem import align
+from onnxtile.planning.offsets.range_formulas import RangeFormulas
 from onnxtile.planning.result import PlanResult, size_text
-from onnxtile.planning.workspaces import Needs
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.shapes.resolve import Shapes, bytes_formula, resolve
@@ -160,93 +157,6 @@ def none_fits(
     listed = " ".join(f"{name}={high}" for name, (_, high) in limits.items())
     reason = f"DOES NOT FIT: at {listed}, the smallest sizes without a plan, {error.message}"
     return Infeasible(reason, hint="make a range smaller or the capacity larger")
-
-
-# Orders of nodes for a plan over ranges of sizes: of those with the smallest arena at the largest sizes, the best at others.
-
-_SEARCHED = 4
-"""Sizes at which orders are searched, at most."""
-_MANY = 2000
-"""Nodes above which no further orders are searched: each search takes a second."""
-_BETTER = 0.98
-"""A peak below so much of that of the present order is worth another order."""
-
-
-class RangeOrders:
-    """Looks for orders that are better at other sizes in `ranges` than at the largest, where `search` has searched all orders.
-
-    `search_at` returns the search of the orders at other sizes. `shapes` has the formulas of sizes.
-    """
-
-    def __init__(
-        self,
-        search: OrderSearch,
-        search_at: Callable[[Mapping[str, int]], OrderSearch],
-        shapes: Shapes,
-        ranges: SizeRanges,
-        needs: Needs,
-    ) -> None:
-        self._search, self._search_at, self._shapes = search, search_at, shapes
-        self._ranges = ranges
-        self._needs = needs
-        self._points = sample_sizes(ranges)
-
-    def better(
-        self,
-        best: tuple[Layout, Allocation],
-        layouts: Callable[[Sequence[Schedule]], Iterator[Layout]],
-        allocate: Callable[[Problem], Allocation],
-    ) -> tuple[Layout, Allocation]:
-        """Return the layout and its arenas, no larger than `best`, with the smallest peaks at all sizes; `best` itself where none has.
-
-        `layouts` returns the layouts of schedules, `allocate` the arenas of one.
-        """
-        layout, allocation = best
-        if self._search.is_wide or len(layout.schedule.order) > _MANY or layout.problem.has_outlines:
-            return best
-        schedules = list(self._schedules(self._peaks(layout)))
-        others = [layout, *(other.bounding for other in layouts(schedules))] if schedules else [layout]
-        peaks = np.array([self._peaks(other) for other in others], np.float64)
-        ratios = peaks / np.maximum(peaks.min(axis=0), 1)
-        worth = ratios.mean(axis=1) + ratios.max(axis=1)
-        for index in np.argsort(worth, kind="stable").tolist():
-            chosen = others[index]
-            if index == 0:
-                return best
-            if chosen.problem.lower_bound > allocation.size:
-                continue
-            try:
-                placed = allocate(chosen.problem)
-            except Infeasible:
-                continue
-            if placed.size <= allocation.size:
-                return chosen, placed
-        return best
-
-    def _schedules(self, peaks: Ints) -> Iterator[Schedule]:
-        """Yield orders that are searched at other sizes, where they have a smaller peak than the present one."""
-        largest = {name: high for name, (_, high) in self._ranges.items()}
-        sided = [index for index, sizes in enumerate(self._points) if self._is_sided(sizes, largest)]
-        for index in sided[:_SEARCHED]:
-            search = self._search_at(self._points[index])
-            orders = list(islice(search.orders(self._needs), 2))
-            if search.known_peak(self._needs) < _BETTER * peaks[index]:
-                yield from orders
-
-    def _is_sided(self, sizes: Mapping[str, int], largest: Mapping[str, int]) -> bool:
-        """Return whether all dimensions are at their least size, or all but one that is at its largest."""
-        above = [name for name, (low, _) in self._ranges.items() if sizes[name] > low]
-        return len(above) < 2 and all(sizes[name] == largest[name] for name in above)
-
-    def _peaks(self, layout: Layout) -> Ints:
-        """Return the largest sum of live bytes at each of the sizes."""
-        sizes = buffer_sizes(layout, self._shapes, self._ranges)
-        buffers, unit = layout.problem.buffers, layout.problem.granule
-        lower, upper = layout.problem.live_ranges
-        at = [[-(-sizes[b.name].at(point) // unit) * unit for point in self._points] for b in buffers]
-        footprints = np.array(at, np.int64).reshape(len(buffers), len(self._points))
-        peaks: Ints = live_sums(lower, upper, footprints, int(upper.max(initial=0))).max(axis=0, initial=0)
-        return peaks
 
 
 # The sizes of runs that follow each other, each longer than the one before by what that appended to states.

@@ -283,7 +283,7 @@ def test_a_signal_ends_a_call_of_a_library_that_takes_minutes(tmp_path: Path, wo
     """Python alone would call the handler after the call; nor does it end while another thread works."""
     script = (
         "import sys, threading, time\nfrom pathlib import Path\nimport numpy as np\nfrom onnxtile.cli import streams\n"
-        "from onnxtile.system.long_work import RunLimits\nstreams._GRACE = 0.5\nsignals = streams.Signals()\nsignals.heed()\n"
+        "from onnxtile.system.long_work import RunLimits\nstreams._GRACE = 0.1\nsignals = streams.Signals()\nsignals.heed()\n"
         f"try:\n    exec({work!r}, globals())\nexcept BaseException as error:\n"
         "    if not signals.code: raise\nsys.exit(signals.code)\n"
     )

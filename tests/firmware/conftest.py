@@ -1,4 +1,4 @@
-"""Programs of these tests are compiled once: the same command makes the same files of the same texts; few are measured."""
+"""Programs of these tests are compiled once: the same command makes the same files of the same texts; few are optimised or measured."""
 
 from __future__ import annotations
 
@@ -48,15 +48,33 @@ def _compiled_once() -> Iterator[None]:
         yield
 
 
+def plainly(run: Run) -> Run:
+    """Return `run`, which compiles a program that only runs without optimisation: in half the time, and IEEE numbers are the same."""
+
+    def compile_plainly(command: Sequence[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
+        is_program = "-o" in command and Path(command[-1]).name == "program"
+        return run(["-O0" if word == "-O2" and is_program else word for word in command], folder)
+
+    return compile_plainly
+
+
 @pytest.fixture
 def footprint() -> None:
     """Let the programs of a test be measured."""
 
 
+@pytest.fixture
+def optimised() -> None:
+    """Let the programs of a test be compiled as those of users are; with --slow all are."""
+
+
 @pytest.fixture(autouse=True)
 def _few_are_measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the bytes of programs, for which each is compiled once more, where a test does not ask for `footprint`."""
-    from onnxtile.firmware import build
+    """Leave out the bytes of programs, for which each is compiled once more, and optimisation, where a test does not ask for them."""
+    from onnxtile.firmware import build, prove
 
     if "footprint" not in request.fixturenames:
         monkeypatch.setattr(build, "footprint_of", lambda *_, **__: None)
+    if "optimised" not in request.fixturenames and not request.config.getoption("--slow"):
+        for module in (build, prove):
+            monkeypatch.setattr(module, "command_done", plainly(module.command_done))

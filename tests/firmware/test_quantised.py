@@ -42,6 +42,7 @@ def firmware_of(form: str) -> Firmware:
 
 
 @needs_cc
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
 def test_a_quantised_network_runs_in_integers(form: str) -> None:
     made = firmware_of(form)

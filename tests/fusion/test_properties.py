@@ -134,7 +134,7 @@ def _cases(draw: st.DrawFn) -> Case:
 # What is made of scalars alone is declared as a matrix, too.
 pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.system.errors.ModelWarning")
 
-RUNS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RUNS = settings(max_examples=75, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @RUNS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import pytest
@@ -49,14 +49,21 @@ EVERYWHERE = (
 )
 
 
-@pytest.mark.parametrize("name", ZOO)
+def some(names: Iterable[str], large: Collection[str]) -> list[Any]:
+    """Return the names as cases, of which the `large` are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in large else ()) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", some(ZOO, {"bert_dy20", "bert_ts14dyn", "gpt2_ts14", "qwen3_ts14_sim", "swin_ts14", "vit_ts14"})
+)
 def test_zoo_models_come_back(lab: Lab, zoo: Callable[[str], Path], name: str) -> None:
     fused = lab.fuse(zoo(name), *lab.five, *EVERYWHERE, verify=False)
     assert sum(fused.counts) > 20
     lab.require_restored(fused)
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", some(LIGHT, {"densenet121", "inception_v2"}))
 def test_light_models_come_back(lab: Lab, light: Callable[[str], Path], name: str) -> None:
     fused = lab.fuse(light(name), *EVERYWHERE, verify=False)
     assert sum(fused.counts) > 5
@@ -90,7 +97,7 @@ def test_two_runs_are_undone_one_after_the_other(lab: Lab, transformer: Path, tm
     lab.require_same_meaning(load(transformer), api.unfuse(path).model)
 
 
-@pytest.mark.parametrize("name", [pytest.param("swin_ts14", marks=pytest.mark.slow), "dinov2_ts14_sim"])
+@pytest.mark.parametrize("name", some(("swin_ts14", "dinov2_ts14_sim"), {"swin_ts14"}))
 def test_many_wild_runs_are_undone(lab: Lab, zoo: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     path = zoo(name)
     for i, pattern in enumerate(EVERYWHERE):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,25 @@ COUNTS = {
     "vit_dy20": {"LayerNormalization": 25, "Gelu": 12, "Attention": 12},
     "t5_encoder_ts14": {"RMSNormalization": 13, "Attention": 6},
 }
+TWINS = {
+    ("gpt2_ts14_sim", "onnx"),
+    ("dinov2div_ts14_sim0436", "ort"),
+    ("vit_dy20", "onnx"),
+    ("ch_PP-OCRv4_det_infer", "onnx"),
+    ("ch_PP-OCRv4_rec_infer", "ort"),
+}
+"""Cases that --slow tries: the same model with the other target, and a model like it with this target, are quick."""
+
+
+def models_and_targets(names: Iterable[str]) -> list[Any]:
+    cases = product(names, ("onnx", "ort"))
+    return [pytest.param(*case, marks=pytest.mark.slow if case in TWINS else ()) for case in cases]
+
+
 CONTRIB = {"Attention": {"MultiHeadAttention"}, "Swish": {"QuickGelu"}, "Gelu": {"Gelu", "FastGelu"}}
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(("name", "target"), models_and_targets(COUNTS))
 def test_a_model_of_the_zoo(zoo: Callable[[str], Path], name: str, target: str) -> None:
     result = api.fuse(zoo(name), lower=target)
     counts = Counter(node.op_type for node in result.model.graph)
@@ -50,8 +65,10 @@ def test_a_model_of_the_zoo(zoo: Callable[[str], Path], name: str, target: str) 
         api.unfuse(result.model)
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("name", ["ch_PP-OCRv4_det_infer", "ch_PP-OCRv4_rec_infer", "ch_ppocr_mobile_v2.0_cls_infer"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    models_and_targets(("ch_PP-OCRv4_det_infer", "ch_PP-OCRv4_rec_infer", "ch_ppocr_mobile_v2.0_cls_infer")),
+)
 def test_models_that_read_text(
     rapidocr: Callable[[str], Path], name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,11 @@ from onnxtile.fusion.pattern import Pattern, pattern_set
 
 LIBRARY = {pattern.name: pattern for pattern in pattern_set()}
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
+TWINS = (
+    *("bert_dy20", "bert_ts14", "bert_ts14dyn", "dinov2_ts14", "dinov2div_ts14", "gpt2_ts14", "gpt2_ts14dyn"),
+    *("llama_dy20", "llama_ts14", "llama_ts14dyn", "llama_ts14dyn_sim", "llama-sdpa_ts14", "qwen3_dy20", "vit_ts14"),
+)
+"""Models of the zoo that --slow tries: another export of the same network, and another network of the same exporter, are quick."""
 
 _NUMBER = re.compile(r"(?<![\w.\[-])-?\d+\.\d+(?:e-?\d+)?")
 _INTEGERS = re.compile(r"(?<=[(,])\s*\[([-\d, ]*)\]")
@@ -165,5 +170,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "truth" in metafunc.fixturenames:
         path = ZOO / "truth.json"
         skip = pytest.mark.skip(reason="the zoo is not beside this checkout")
-        truths = json.loads(path.read_text("utf-8")).items() if path.exists() else [pytest.param(None, marks=skip)]
-        metafunc.parametrize("truth", list(truths), ids=[t[0] for t in truths] if path.exists() else ["zoo"])
+        if not path.exists():
+            metafunc.parametrize("truth", [pytest.param(None, marks=skip, id="zoo")])
+            return
+        truths = json.loads(path.read_text("utf-8")).items()
+        cases = [pytest.param(one, marks=pytest.mark.slow if one[0] in TWINS else (), id=one[0]) for one in truths]
+        metafunc.parametrize("truth", cases)

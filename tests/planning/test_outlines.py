@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import LivePart, rounded, union
@@ -56,6 +56,7 @@ def test_a_union_has_each_live_byte_once(given: list[LivePart]) -> None:
 
 
 @given(st.lists(parts, max_size=6), st.sampled_from([1, 4, 16]))
+@example([LivePart(1, 1, 0, 1)], 4)
 def test_rounding_takes_whole_blocks(given: list[LivePart], unit: int) -> None:
     blocks = {(byte // unit, step) for byte, step in cells(given)}
     assert {(byte // unit, step) for byte, step in cells(rounded(given, unit))} == blocks

@@ -6,7 +6,7 @@ import ast
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -176,26 +176,31 @@ def test_a_plan_is_sound_as_a_result_as_json_and_as_metadata(name: str) -> None:
 
 
 @every_case
-def test_every_field_that_is_made_wrong_is_refused(name: str) -> None:
+def test_every_field_that_is_made_wrong_is_refused(name: str, share: Callable[[Iterable[Any], int], list[Any]]) -> None:
     case, document = planned(name)
-    seen = 0
-    for path, value in fields(document):
-        for other in others(value):
-            if not is_free(document, path, other):
-                seen += 1
-                assert is_refused(case, changed(document, path, other)), (path, value, other)
-    assert seen > 150
+    edits = [
+        (path, value, other)
+        for path, value in fields(document)
+        for other in others(value)
+        if not is_free(document, path, other)
+    ]
+    assert len(edits) > 150
+    for path, value, other in share(edits, 3):
+        assert is_refused(case, changed(document, path, other)), (path, value, other)
 
 
 @every_case
-def test_every_row_that_is_missing_or_there_twice_is_refused(name: str) -> None:
+def test_every_row_that_is_missing_or_there_twice_is_refused(
+    name: str, share: Callable[[Iterable[Any], int], list[Any]]
+) -> None:
     case, document = planned(name)
-    for path, listed in lists(document):
-        for place, row in enumerate(listed):
-            is_needless = is_of_a_kernel(row, document) or (path[-1] == "arenas" and not row["size"])
-            without = changed(document, path, listed[:place] + listed[place + 1 :])
-            assert is_needless or is_refused(case, without), (path, row)
-            assert is_refused(case, changed(document, path, [*listed, row])), (path, row)
+    rows = [(path, listed, place) for path, listed in lists(document) for place in range(len(listed))]
+    for path, listed, place in share(rows, 2):
+        row = listed[place]
+        is_needless = is_of_a_kernel(row, document) or (path[-1] == "arenas" and not row["size"])
+        without = changed(document, path, listed[:place] + listed[place + 1 :])
+        assert is_needless or is_refused(case, without), (path, row)
+        assert is_refused(case, changed(document, path, [*listed, row])), (path, row)
 
 
 @every_case

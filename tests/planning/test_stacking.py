@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import onnxtile
 from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, SearchBudget
 from onnxtile.planning.offsets.gaps import EjectionSearch
@@ -19,7 +17,6 @@ from onnxtile.planning.offsets.range_formulas import RangeFormulas
 from onnxtile.planning.planners import NAIVE, place
 from onnxtile.planning.problem_plan import check
 from tests.planning.conftest import problems
-from tests.random_graphs.ranges import ranged_model
 
 RANGES = {"a": (1, 30), "b": (1, 30), "c": (1, 30)}
 
@@ -75,20 +72,6 @@ def test_a_size_divided_by_a_sum_of_symbols_is_read_where_nothing_is_left() -> N
     past, seq = SizeFormula.symbol("past"), SizeFormula.symbol("seq")
     assert exact_quotient(past * past - seq * seq, past - seq) == past + seq
     assert exact_quotient(past, SizeFormula.number(0)) is None
-
-
-def test_of_several_orders_of_nodes_the_one_that_is_best_at_other_sizes_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The order that is searched at the largest sizes alone needs 152 bytes at the least ones."""
-    made = ranged_model(2212)
-    options: dict[str, Any] = {"dims": made.ranges, "verify": False, "alignment": 8}
-    found = onnxtile.plan(made.model, **options).plan
-    monkeypatch.setattr("onnxtile.planning.ranges.RangeOrders.better", lambda _, present, *__: present)
-    alone = onnxtile.plan(made.model, **options).plan
-    least = {name: low for name, (low, _) in made.ranges.items()}
-    assert found.arena_size == alone.arena_size
-    assert found.arena_size_at(least) < alone.arena_size_at(least)
 
 
 # Buffers that are moved below a target, and ejected by others.

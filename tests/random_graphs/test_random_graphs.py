@@ -16,13 +16,16 @@ from tests.random_graphs.kernels import run_model
 from tests.random_graphs.option_properties import fair_steps
 from tests.random_graphs.ranges import range_faults, ranged_model
 
-MODELS, BLOCK = 160, 20
-"""How many models are tried, and how many in one test."""
+MODELS, QUICK, BLOCK = 160, 80, 20
+"""How many models are tried, how many of them at once, and how many in one test."""
 MOST = 7
 """The groups of nodes in a model, at most; the script tries larger ones."""
 
 
-@pytest.mark.parametrize("first", range(0, MODELS, BLOCK))
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.slow if first >= QUICK else ()) for first in range(0, MODELS, BLOCK)],
+)
 def test_properties_of_random_models(first: int) -> None:
     found = [fault for seed in range(first, first + BLOCK) for fault in faults(seed, most=MOST)]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
@@ -47,8 +50,9 @@ def test_tensors_that_are_empty_or_larger_than_their_owner_at_some_sizes(seed: i
     assert range_faults(seed) == []
 
 
-def test_plans_of_random_models_over_ranges_of_sizes() -> None:
-    found = [fault for seed in range(12) for fault in range_faults(seed)]
+@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.slow)])
+def test_plans_of_random_models_over_ranges_of_sizes(first: int) -> None:
+    found = [fault for seed in range(first, first + 6) for fault in range_faults(seed)]
     assert not found, "\n".join(f"seed {seed}, {name}: {text}" for seed, name, text in found)
 
 

@@ -33,7 +33,7 @@ WAYS = list(Accumulation)
 SIZE = st.tuples(st.integers(1, 17), st.integers(1, 5))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     how=st.sampled_from(WAYS),

@@ -390,7 +390,7 @@ def conv_allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     return (groups == 1 or not cut) and all(bound is None or size <= bound for size, bound in bounds)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     outs=st.tuples(PIXELS, PIXELS), channels=PIXELS, filters=PIXELS, groups=st.integers(1, 4), batch=st.integers(1, 2),
     kernels=st.tuples(st.integers(1, 3), st.integers(1, 3)), strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),

@@ -166,7 +166,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Limits]:
     return conv, limits
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(convolutions())
 def test_a_tiled_convolution_computes_the_same(bench: Bench, drawn: tuple[Conv, Limits]) -> None:
     conv, limits = drawn

@@ -185,7 +185,7 @@ def require_grouped(outer: Sequence[Place]) -> None:
 BOUND = st.sampled_from([None, 2, 3, 4, 5])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     sizes=st.tuples(*[st.integers(1, 14)] * 3),
     bounds=st.tuples(BOUND, BOUND, BOUND),

@@ -84,7 +84,7 @@ def test_every_product_of_the_demo_model_fits_a_unit_of_64(bench: Bench) -> None
     ("name", "sizes", "tiled_nodes"),
     [
         ("whisper_encoder_dy20", {}, 32),
-        ("swin_ts14", {}, 59),
+        pytest.param("swin_ts14", {}, 59, marks=pytest.mark.slow),
         ("gpt2_dy20dyn", {"batch": 2, "seq": 40}, 73),
         ("bert_ts14dyn", {"batch": 2, "seq": 40}, 96),
     ],

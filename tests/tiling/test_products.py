@@ -67,7 +67,7 @@ def require_gemm(
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-test_gemm = settings(max_examples=100, deadline=None)(GEMMS(require_gemm))
+test_gemm = settings(max_examples=50, deadline=None)(GEMMS(require_gemm))
 test_a_thousand_gemms = pytest.mark.slow(settings(max_examples=1000, deadline=None)(GEMMS(require_gemm)))
 
 
@@ -91,7 +91,7 @@ def require_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dt
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-test_matmul = settings(max_examples=60, deadline=None)(MATMULS(require_matmul))
+test_matmul = settings(max_examples=30, deadline=None)(MATMULS(require_matmul))
 test_a_thousand_matmuls = pytest.mark.slow(settings(max_examples=1000, deadline=None)(MATMULS(require_matmul)))
 
 
@@ -221,7 +221,7 @@ def batches(draw: st.DrawFn) -> tuple[Shape, Shape]:
     return first[draw(st.integers(0, len(first))) :], second[draw(st.integers(0, len(second))) :]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     sizes=st.tuples(batch_axes(), batch_axes(), batch_axes()),
     batch=batches(),
@@ -465,7 +465,7 @@ def require_integer_product(
     assert all(verdict.passed and not verdict.error for verdict in tiled.verdicts())
 
 
-test_it_is_equal_to_the_last_bit = settings(max_examples=60, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
+test_it_is_equal_to_the_last_bit = settings(max_examples=30, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
 test_a_thousand_integer_products = pytest.mark.slow(
     settings(max_examples=1000, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
 )

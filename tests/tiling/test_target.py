@@ -104,7 +104,7 @@ def test_what_the_command_line_says_counts_more() -> None:
 @pytest.mark.parametrize("name", [name for name in ready_made() if has_limits(name)])
 def test_every_ready_made_file(bench: Bench, name: str) -> None:
     limits = find(name)
-    tiled = bench.judge(bench.case(m=70, k=400, n=300, constants="b", bias=(300,)), limits)
+    tiled = bench.judge(bench.case(m=70, k=200, n=300, constants="b", bias=(300,)), limits)
     assert all(verdict.passed for verdict in tiled.verdicts())
     require_exact(tiled, limits)
 

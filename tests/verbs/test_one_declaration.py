@@ -87,7 +87,7 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 @pytest.fixture(name="copy", scope="module")
-def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _copy(shallow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the package that has one more option and one more verb, and a model."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "onnxtile", folder / "onnxtile")  # with the bytecode: to compile all takes a second
@@ -98,7 +98,7 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edit(verbs / "flows" / "plan.py", "    planned, draft = _plan(options)\n", USE)
     (verbs / "count.py").write_text(VERB)
     (folder / "p.toml").write_text(PIPELINE)
-    shutil.copyfile(ROOT / "models" / "transformer.onnx", folder / "m.onnx")
+    shutil.copyfile(shallow, folder / "m.onnx")
     return folder
 
 
