@@ -15,7 +15,6 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting import search as fitting_search
 from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import Overload, uncut_loads, uncut_peak
 from onnxtile.fitting.network import Network
