@@ -405,7 +405,7 @@ def _readable(signature: inspect.Signature, declaration: Any, returned: Any) -> 
         )
         for one in signature.parameters.values()
     ]
-    return signature.replace(parameters=known, return_annotation=_Word(_type_alone(returned)))
+    return signature.replace(parameters=known, return_annotation=_Word(_type_alone(returned).removeprefix("onnxtile.")))
 
 
 def _type_alone(annotation: Any, parameter: VerbParameter | None = None) -> str:

@@ -274,19 +274,11 @@ _LEAST_NUMBERS = 64
 """Elements of weights that are worth a kernel of their own."""
 
 
-@dataclass(frozen=True)
-class StoredWeights:
-    """The weights of a node: how they are stored, and the constants that its kernel reads, by their names in it.
+def stored_weights(node: ir.Node, constants: Constants) -> tuple[StoredForm, Mapping[str, Array]] | None:
+    """Return how the weights are stored that the kernel of `node` unpacks, and its constants by their names in it; None for any other node.
 
     There are no zero points where all are 0.
     """
-
-    form: StoredForm
-    arrays: Mapping[str, Array]
-
-
-def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
-    """Return the weights that the kernel of `node` unpacks; None for any other node."""
     unpacking = UNPACKING.get(node.op_type) if node.domain in STANDARD else None
     value = node.inputs[unpacking.index] if unpacking is not None and unpacking.index < len(node.inputs) else None
     if unpacking is None or value is None:
@@ -323,7 +315,7 @@ def stored_weights(node: ir.Node, constants: Constants) -> StoredWeights | None:
     arrays = {form.operand: _packed(numbers, form.bits), SCALES: np.ascontiguousarray(scales)}
     if zero is not None and constants.array(zero).astype(np.int16).any():
         arrays[ZEROS] = _packed(constants.array(zero), form.bits)
-    return StoredWeights(form, arrays)
+    return form, arrays
 
 
 def _packed(numbers: Array, bits: int) -> Array:

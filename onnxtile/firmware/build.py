@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -386,19 +386,15 @@ class OperandLayout:
     addresses: tuple[tuple[str, int, int], ...]
 
 
-class CheckedProgram(NamedTuple):
-    """A program whose kernels compute the same in place as elsewhere. `copied` counts the calls that read copies, by operator."""
+def checked(program: CProgram, tools: Tools) -> tuple[CProgram, Mapping[str, int]]:
+    """Return `program` with copies of the operands that kernels would overwrite too early, and the calls that read copies, by operator.
 
-    program: CProgram
-    copied: Mapping[str, int]
-
-
-def checked(program: CProgram, tools: Tools) -> CheckedProgram:
-    """Return `program` with copies of the operands that kernels would overwrite too early. Raises UsageError, Mismatch."""
+    Raises UsageError, Mismatch.
+    """
     layouts = list(dict.fromkeys(layout for call in flat(program.calls) if (layout := _layout(call)) is not None))
     unsafe = set(_unsafe(layouts, tools))
     if not unsafe:
-        return CheckedProgram(program, {})
+        return program, {}
     start = end = align(program.workspace, _UNIT)
     copied: Counter[str] = Counter()
 
@@ -424,7 +420,7 @@ def checked(program: CProgram, tools: Tools) -> CheckedProgram:
         ends.append(len(calls))
     results = tuple(replace(result, calls=ends[result.calls]) for result in program.results)
     safe = replace(program, calls=tuple(calls), workspace=end, results=results)
-    return CheckedProgram(safe, dict(sorted(copied.items())))
+    return safe, dict(sorted(copied.items()))
 
 
 def _mapped(

@@ -49,7 +49,7 @@ def is_written_as_constant(value: ir.Value, constants: Constants) -> bool:
 class PlannedIsland:
     """A meta-op that is written out, with its plan, whose inputs and outputs are outside.
 
-    Where it runs row by row, it is that of one row, and `offsets` are those of `RowModel`. `over` are the inputs, by number, that the
+    Where it runs row by row, it is that of one row, and `offsets` are those of `row_model`. `over` are the inputs, by number, that the
     result may be written over.
     """
 
@@ -74,8 +74,8 @@ def planned_island(flat: ir.Model, alignment: int) -> PlannedIsland:
             break
         row = row_model(opened, axes)
         if row is not None:
-            planned = _planned_alone(row.opened, alignment)
-            best = min(best, replace(planned, offsets=row.offsets), key=lambda island: island.plan.arena_size)
+            planned = _planned_alone(row[0], alignment)
+            best = min(best, replace(planned, offsets=row[1]), key=lambda island: island.plan.arena_size)
     if best.offsets and any(len({row[number] - row[-1] for row in best.offsets}) > 1 for number in best.over):
         return replace(best, over=frozenset())
     return best
@@ -165,16 +165,10 @@ MOST_ROWS = 4096
 """Rows of an island, at most."""
 
 
-@dataclass(frozen=True)
-class RowModel:
-    """The model of one row. `offsets` has for each row the bytes from the start of each input that is no constant, and of the output."""
-
-    opened: Unfolded
-    offsets: tuple[tuple[int, ...], ...]
-
-
-def row_model(opened: Unfolded, axes: int) -> RowModel | None:
+def row_model(opened: Unfolded, axes: int) -> tuple[Unfolded, tuple[tuple[int, ...], ...]] | None:
     """Return `opened` on one element of its first `axes` axes; None where it has several outputs, or cannot be cut so.
+
+    With it, return for each row the bytes from the start of each input that is no constant, and of the output.
 
     All operands and results along these axes must have the elements of the output, from some first element on.
     """
@@ -186,7 +180,7 @@ def row_model(opened: Unfolded, axes: int) -> RowModel | None:
     if firsts is None:
         return None
     row = _row(opened, axes, firsts)
-    return None if row is None else RowModel(row, tuple(_offsets(opened, axes, firsts)))
+    return None if row is None else (row, tuple(_offsets(opened, axes, firsts)))
 
 
 _Firsts = Mapping[ir.Value, tuple[int, ...] | None]

@@ -75,14 +75,6 @@ class LoopFunction:
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class EmxText:
-    """The functions of several kernels, in the order of the kernels. `head` has the includes and helpers that they share."""
-
-    head: str
-    functions: tuple[LoopFunction, ...]
-
-
 def require_emx() -> None:
     """Raise UsageError where emx-onnx-cgen is not installed."""
     if find_spec("emx_onnx_cgen") is None:
@@ -108,12 +100,15 @@ def _lacking(kernel: DistinctKernel, reason: str) -> UsageError:
     )
 
 
-def compiled(kernels: Sequence[DistinctKernel]) -> EmxText:
-    """Return the functions of `kernels`. Raises UsageError that names the node where emx-onnx-cgen cannot write one."""
+def compiled(kernels: Sequence[DistinctKernel]) -> tuple[str, tuple[LoopFunction, ...]]:
+    """Return the includes and helpers that the functions of `kernels` share, and the functions.
+
+    Raises UsageError that names the node where emx-onnx-cgen cannot write one.
+    """
     from emx_onnx_cgen.errors import CompilerError
 
     if not kernels:
-        return EmxText("", ())
+        return "", ()
     try:
         return _parsed(_emx().compile(model_of(kernels)), kernels)
     except (CompilerError, _UnknownText) as error:
@@ -183,8 +178,8 @@ _WEIGHT = re.compile(r"weight\d+_(k\d+_\w+)$")
 _ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|fopen|printf|regcomp)\b")
 
 
-def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
-    """Return the functions in `text`, which emx-onnx-cgen wrote of `kernels`."""
+def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> tuple[str, tuple[LoopFunction, ...]]:
+    """Return the head of `text`, which emx-onnx-cgen wrote of `kernels`, and the functions in it."""
     start, *chunks = re.split(_NODE, text)
     functions: dict[str, tuple[str, str, str]] = {}
     rest = ""
@@ -210,7 +205,7 @@ def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> EmxText:
             re.sub(rf"\bk{number}_", "k_", re.sub(rf"\b{name}", "KERNEL", text)) for text in functions[name]
         )
         loops.append(LoopFunction(before.strip(), _parameters(parameters), body, operands))
-    return EmxText(_WEIGHTS.sub("", start), tuple(loops))
+    return _WEIGHTS.sub("", start), tuple(loops)
 
 
 def _arguments(text: str, functions: Collection[str], count: int) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -487,8 +482,8 @@ def _loop_kernels(
     others = [kernel for kernel, function in functions_of.items() if function is None]
     require_emx()
     require_operators(others)
-    text = compiled(others)
-    functions_of.update(zip(others, text.functions, strict=True))
+    shared, written = compiled(others)
+    functions_of.update(zip(others, written, strict=True))
     loops = [
         [_spread(function, each) for each in (kernel, *kernel.others) if (function := functions_of[each]) is not None]
         for kernel in kernels
@@ -516,7 +511,7 @@ def _loop_kernels(
         for row, index in enumerate(indices):
             own_numbers = tuple(column[row] for column in varied)
             rows[index] = CKernel(len(functions) - 1, own_numbers, loops[index][0].arguments)
-    head = _needed(_with_includes(text.head or HEAD), "".join(function.text for function in functions))
+    head = _needed(_with_includes(shared or HEAD), "".join(function.text for function in functions))
     return CKernels(head, tuple(functions), tuple(rows[index] for index in range(len(kernels))))
 
 

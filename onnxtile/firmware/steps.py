@@ -484,7 +484,7 @@ class _Planned:
         if node in self._own:
             self._own_kernel(name, node)
             return
-        weights = stored_weights(node, self._constants)
+        stored, arrays = stored_weights(node, self._constants) or (None, {})
         names: dict[ir.Value, str] = {}
         for value in node.inputs:
             if value is not None:
@@ -494,12 +494,10 @@ class _Planned:
         fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
         constants = {own: self._fixed_array(value) for value, own in fixed.items()}
         forms = {own: self._addresses.tensor(value) for value, own in (*names.items(), *results.items())}
-        if weights is not None:
-            constants |= weights.arrays
-            forms |= {
-                own: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape)
-                for own, array in weights.arrays.items()
-            }
+        constants |= arrays
+        forms |= {
+            own: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape) for own, array in arrays.items()
+        }
         kernel = DistinctKernel(
             proto.SerializeToString(deterministic=True),
             tuple(forms.items()),
@@ -508,7 +506,7 @@ class _Planned:
             name,
             node.op_type,
             of_island=self._is_inside and node.op_type.startswith("QLinear"),
-            stored=None if weights is None else weights.form,
+            stored=stored,
             macs=self._macs(node),
         )
         held = {own: self._shared.memory.constant(array, forms[own]) for own, array in constants.items()}

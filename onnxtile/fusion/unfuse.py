@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from itertools import islice
 from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.metaop import digest
 from onnxtile.fusion.record import (
     ConstantRecord,
@@ -37,22 +35,11 @@ class ChangedFunction(ModelError):
     """The function of a fused node is not the one that fuse made: that of a tiled model, say, has other nodes."""
 
 
-@dataclass(frozen=True)
-class Unfused(JsonFields):
-    """How many calls were undone, by meta-op.
-
-    `calls` has the number of each.
-    """
-
-    JSON = "unfused=calls"
-
-    calls: dict[str, int] = field(default_factory=dict)
-
-
-def unfuse(model: ir.Model) -> Unfused:
+def unfuse(model: ir.Model) -> dict[str, int]:
     """Undo, in place, all that fuse did to `model`: the same nodes in the same order, with their names, values and metadata.
 
-    Raises UsageError where there is nothing to undo or a call was lowered, ModelError where what fuse left in the model is damaged.
+    Return how many calls were undone, by meta-op. Raises UsageError where there is nothing to undo or a call was lowered, ModelError where
+    what fuse left in the model is damaged.
     """
     if keys.ORIGINAL not in model.graph.metadata_props:
         raise UsageError("the model was not fused by onnxtile: there is nothing to undo")
@@ -64,7 +51,7 @@ def unfuse(model: ir.Model) -> Unfused:
         undo.restore(run)
     undo.require_all()
     del model.graph.metadata_props[keys.ORIGINAL]
-    return Unfused(dict(sorted(undo.calls.items())))
+    return dict(sorted(undo.calls.items()))
 
 
 @contextmanager

@@ -479,7 +479,7 @@ def summarise(
         sizes,
         modules(costs, stored_parameters(model, shapes, constants)) if tree else None,
         quantisations(model, shapes, constants),
-        work_formulas(opened, Constants(opened), ranges or {}),
+        work_formulas(opened, constants if opened is model else Constants(opened), ranges or {}),
     )
 
 

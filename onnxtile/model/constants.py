@@ -47,15 +47,16 @@ class Constants:
                 self._values.update(node.outputs)
 
     def _keeps_constant(self, node: ir.Node) -> bool:
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
+        # Of most nodes the first operand says it, and every command asks it of every node.
+        if any(value is not None and value not in self._values for value in node.inputs):
+            return False
+        if any(attribute.is_ref() for attribute in node.attributes.data.values()):
             return False  # the caller of the function says it
         if node.op_type == "Constant" and node.domain in _PURE_DOMAINS:
             return True
         if not _is_pure(node, self._model, self._pure):
             return False
-        inputs = [value for value in node.inputs if value is not None]
-        known = bool(inputs) or node.op_identifier() in self._pure
-        return known and all(value in self._values for value in inputs)
+        return any(value is not None for value in node.inputs) or node.op_identifier() in self._pure
 
     def __contains__(self, value: ir.Value | None) -> bool:
         return value in self._values

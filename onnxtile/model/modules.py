@@ -76,6 +76,8 @@ def module_note(path: ModulePath, name: str) -> dict[str, str]:
 
 def _scopes(notes: Mapping[str, str]) -> list[tuple[str, str]] | None:
     """Return the name and the class of the model and of each module around a node; None where `notes` do not have them."""
+    if not notes:
+        return None
     names = _list_of(notes.get(_SCOPES))
     if names:
         classes = _list_of(notes.get(_CLASSES)) or []

@@ -536,32 +536,25 @@ def _attribute(node: ir.Node, name: Name, facts: TestContext) -> Any:
     absent = Unknown(f"{node.op_type} {node.name!r} does not give {name.value!r}")
     if signature is None:
         return absent
-    if name.value in signature.attributes:
-        default = signature.attributes[name.value]
+    attributes, inputs = signature
+    if name.value in attributes:
+        default = attributes[name.value]
         return absent if default is None else default
-    if name.value in signature.inputs:
-        position = signature.inputs.index(name.value)
+    if name.value in inputs:
+        position = inputs.index(name.value)
         value = node.inputs[position] if position < len(node.inputs) else None
         return absent if value is None else value
     if name.value in _FIELDS and node.outputs:
         return _property(node.outputs[0], PropertyOf(name, name.value, name.span), facts)
     if name.value in names_of(node.domain, node.op_type) or not facts.strict:
         return absent
-    listed = ", ".join(sorted({*signature.attributes, *signature.inputs})) or "none"
+    listed = ", ".join(sorted({*attributes, *inputs})) or "none"
     raise QueryError(f"{node.op_type} has no {name.value!r}; it has {listed}", facts.text, name.span)
 
 
-@dataclass(frozen=True)
-class _TestParameters:
-    """The attributes of an operator with their default values (None: no default), and the names of its inputs."""
-
-    attributes: Mapping[str, Any]
-    inputs: tuple[str, ...]
-
-
 @cache
-def _signature(domain: str, op_type: str, version: int) -> _TestParameters | None:
-    """Return the schema of an operator; None without one."""
+def _signature(domain: str, op_type: str, version: int) -> tuple[Mapping[str, Any], tuple[str, ...]] | None:
+    """Return the attributes of an operator with their default values (None: no default), and the names of its inputs; None without any."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -570,7 +563,7 @@ def _signature(domain: str, op_type: str, version: int) -> _TestParameters | Non
     for name, attribute in schema.attributes.items():
         given = attribute.default_value.name
         signature[name] = _plain(onnx.helper.get_attribute_value(attribute.default_value)) if given else None
-    return _TestParameters(signature, tuple(parameter.name for parameter in schema.inputs))
+    return signature, tuple(parameter.name for parameter in schema.inputs)
 
 
 @cache

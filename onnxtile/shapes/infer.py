@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, count
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -19,7 +20,6 @@ from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
-from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.interpreter import cycles_freed
 
@@ -65,7 +65,7 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
         if value.shape is not None and not value.shape.is_static():
             dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
             value.shape = ir.Shape(readable(tuple(dims), named) or ())
-    obvious = list(_obvious_outputs(model, list(chain.from_iterable(graphs))))
+    last_outputs = _last_outputs(model, list(chain.from_iterable(graphs)))
     if len(graphs) > 1:
         _give_conditions(model)
         _name_apart(model)
@@ -78,9 +78,11 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
             say_default(node)
     names = [[value.name or "" for value in listed] for listed in graphs]
     results = [_known(known, named) for known in _infer_onnx(proto, names)]
-    for output in obvious:
-        if results[output.position].dims is None:
-            results[output.position] = output.known(results[output.first])
+    opset = model.graph.opset_imports.get("", 1)
+    for output in last_outputs:
+        known = results[output.position]
+        if known.dims is None:
+            results[output.position] = _obvious(output, results[output.first], known, opset)
     return results
 
 
@@ -89,38 +91,35 @@ def _graph_protos(proto: onnx.ModelProto, number: int) -> Iterable[onnx.GraphPro
     return graphs_of_proto(proto.graph) if number > 1 else [proto.graph]
 
 
-@dataclass(frozen=True)
-class _ObviousOutput:
-    """The last output of a Constant or a Dropout, by its `position` among all values, and that of the node's `first` output.
+class _LastOutput(NamedTuple):
+    """The last output of a Constant or a Dropout: its `position` among all values, and that of the node's `first` output."""
 
-    `dtype` and `dims` are None where they are those of the first output.
-    """
-
+    node: ir.Node
     position: int
     first: int
-    dtype: ir.DataType | None
-    dims: Dims | None
-
-    def known(self, first: Known) -> Known:
-        """Return type and shape of the output, from those of the first one."""
-        return Known(self.dtype or first.dtype, first.dims if self.dims is None else self.dims)
 
 
-def _obvious_outputs(model: ir.Model, listed: list[ir.Value]) -> Iterator[_ObviousOutput]:
-    """Yield the outputs of Constants and Dropouts of which onnx says nothing, or not all, among the values `listed`."""
+def _last_outputs(model: ir.Model, listed: list[ir.Value]) -> list[_LastOutput]:
+    """Return the outputs of Constants and Dropouts of which onnx may say nothing, or not all, among the values `listed`."""
     wanted = [node for node in nodes_in(model.graph) if node.op_type in {"Constant", "Dropout"} and not node.domain]
     places = {value: index for index, value in enumerate(listed)} if wanted else {}
-    opset = model.graph.opset_imports.get("", 1)
-    for node in wanted:
-        if not node.outputs or node.outputs[-1] not in places:
-            continue
-        index, first = places[node.outputs[-1]], places[node.outputs[0]]
-        tensor = next(tensors_of(node), None)
-        if node.op_type == "Constant" and tensor is not None:
-            yield _ObviousOutput(index, first, tensor.dtype, tuple(tensor.shape.numpy()))
-        elif node.op_type == "Dropout" and len(node.outputs) > 1:
-            output, mask = onnx.defs.get_schema("Dropout", opset).outputs
-            yield _ObviousOutput(index, first, None if output.type_str == mask.type_str else ir.DataType.BOOL, None)
+    outputs = [node.outputs for node in wanted]
+    return [
+        _LastOutput(node, places[made[-1]], places[made[0]])
+        for node, made in zip(wanted, outputs, strict=True)
+        if made and made[-1] in places
+    ]
+
+
+def _obvious(output: _LastOutput, first: Known, known: Known, opset: int) -> Known:
+    """Return type and shape of an output, of which onnx knows no more than `known`, from those of the `first` one of the node."""
+    tensor = next(tensors_of(output.node), None)
+    if output.node.op_type == "Constant":
+        return known if tensor is None else Known(tensor.dtype, tuple(tensor.shape.numpy()))
+    if len(output.node.outputs) == 1:
+        return known
+    result, mask = onnx.defs.get_schema("Dropout", opset).outputs
+    return Known(first.dtype if result.type_str == mask.type_str else ir.DataType.BOOL, first.dims)
 
 
 def _name_apart(model: ir.Model) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import onnxtile
 from onnxtile.common_options import ReportOptions, RunLimitOptions
-from onnxtile.declare.verb import Outcome, Positional, Verb
+from onnxtile.declare.verb import JsonFields, Outcome, Positional, Verb
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.files import staged
@@ -35,7 +35,7 @@ class DemoCommand(ReportOptions, RunLimitOptions):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(JsonFields):
     """One model of the demo, its file, and the command that wrote it.
 
     `activations` and `arena` are bytes: every activation with bytes of its own, and all in one arena. `arena_with_insides` also has what
@@ -57,18 +57,11 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class DemoResult:
+class DemoResult(JsonFields):
     """The stages of the demo, and the folder that has its files."""
 
-    folder: Path
+    folder: str
     stages: tuple[Stage, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the demo."""
-        return {
-            "folder": str(self.folder),
-            "stages": [{**vars(stage), "live": list(stage.live)} for stage in self.stages],
-        }
 
 
 def demo(options: DemoCommand) -> Outcome:
@@ -95,7 +88,7 @@ def demo(options: DemoCommand) -> Outcome:
         _stage("fused", fused, f"fuse {ORIGINAL}", fusing.fused, 0, progress),
         _stage("fused and tiled", tiled, f"tile {FUSED} --max {MAX}", fusing.fused, tiling.result.matmuls, progress),
     )
-    return Outcome(DemoResult(folder, stages), "demo")
+    return Outcome(DemoResult(str(folder), stages), "demo")
 
 
 def _stage(title: str, model: Path, command: str, meta_ops: int, tiles: int, progress: Progress) -> Stage:

@@ -89,19 +89,22 @@ def built(proto: Any, dims: dict[str, str], **options: Any) -> Firmware:
     return build(planned.opened(), planned.plan)
 
 
+OVER_RANGES: list[tuple[str, dict[str, str], int]] = [
+    (SEQUENCE, {"B": "1:3", "n": "1:8"}, 9),
+    (IMAGES, {"h": "4:20", "w": "9:9"}, 7),
+    (RECURRENT, {"t": "1:8"}, 64),
+    ("g (float[a, b, c, d] x) => (float[a, b, c, d] y) { z = Neg(x) y = Exp(z) }", dict.fromkeys("abcd", "1:3"), 21),
+]
+"""Models, the ranges of their sizes, and the number of runs."""
+
+
 @needs_cc
-@pytest.mark.parametrize("io", ["inside", "outside"])
 @pytest.mark.parametrize(
-    ("text", "dims", "runs"),
-    [
-        (SEQUENCE, {"B": "1:3", "n": "1:8"}, 9),
-        (IMAGES, {"h": "4:20", "w": "9:9"}, 7),
-        (RECURRENT, {"t": "1:8"}, 64),
-        (
-            "g (float[a, b, c, d] x) => (float[a, b, c, d] y) { z = Neg(x) y = Exp(z) }",
-            dict.fromkeys("abcd", "1:3"),
-            21,
-        ),
+    ("text", "dims", "runs", "io"),
+    [  # each is tried with one place of inputs, and with the other by --slow
+        pytest.param(*case, io, marks=pytest.mark.slow if io == ("inside", "outside")[number % 2] else ())
+        for number, case in enumerate(OVER_RANGES)
+        for io in ("inside", "outside")
     ],
 )
 def test_a_program_runs_at_the_ends_of_its_ranges_and_between(
@@ -288,7 +291,7 @@ TURNS = [
 
 
 @needs_cc
-@pytest.mark.parametrize("io", ["inside", "outside"])
+@pytest.mark.parametrize("io", [pytest.param("inside", marks=pytest.mark.slow), "outside"])
 def test_a_loop_or_scan_has_as_many_turns_as_the_sizes_say(io: str) -> None:
     """Rows, also of another axis from the last on; as many turns as rows; values that change places; and turns in turns."""
     made = built(side_by_side(map(model, TURNS)), {"n": "1:9", "b": "1:3", "k": "2:5"}, io=io)

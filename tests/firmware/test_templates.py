@@ -92,7 +92,7 @@ def recurrent(direction: str, after: int, more: str, results: str) -> onnx.Model
 
 
 @needs_cc
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", ["forward", pytest.param("reverse", marks=pytest.mark.slow), "bidirectional"])
 def test_gated_recurrent_units_keep_their_state_in_the_result(direction: str) -> None:
     results = [("", " , last"), ("b", "y, last"), ("b, , h", " , last")]
     made = built(side_by_side(recurrent(direction, after, *names) for after in (0, 1) for names in results))

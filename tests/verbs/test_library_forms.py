@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import onnx
 import pytest
@@ -138,6 +138,13 @@ def test_a_signature_has_no_type_that_the_library_does_not_name(verb: str) -> No
     shown = re.sub(r"'[^']*'", "", str(inspect.signature(getattr(onnxtile, verb))))
     assert {*re.findall(r"\b[A-Z]\w*", shown)} <= known
     assert "Option" not in shown
+
+
+def test_type_hints_of_every_verb_name_the_class_of_its_result() -> None:
+    verbs = [verb for name in onnxtile.__all__ if hasattr(verb := getattr(onnxtile, name), "from_options")]
+    returned = {verb.__name__: get_type_hints(verb)["return"] for verb in verbs}
+    assert len(returned) > 10 and returned["trace"] is onnxtile.Trace
+    assert all(isinstance(kind, type) for kind in returned.values())
 
 
 def test_the_signature_of_fuse_has_the_type_of_its_patterns() -> None:

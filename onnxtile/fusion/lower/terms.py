@@ -31,7 +31,6 @@ Poly: TypeAlias = frozenset[tuple[Monomial, float]]
 _MOST_MONOMIALS = 64
 _MOST_EXPONENT = 4
 REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"}
-_SAME = {"Identity"}
 _WIDE = {ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value}
 
 
@@ -313,7 +312,7 @@ def _unary(op: str, operands: list[Poly]) -> Poly | None:
         return product(*(atom(op, frozenset({term})) for term in operands[0]))
     if op in {"Erf", "Tanh", "Sigmoid", "Softplus", "Relu"}:
         return atom(op, operands[0])
-    return operands[0] if op in _SAME else None
+    return operands[0] if op == "Identity" else None
 
 
 def matmul(a: Poly, b: Poly) -> Poly:

@@ -36,7 +36,6 @@ from onnxtile.fusion.lower.lowering import (
     shown,
     value_of,
 )
-from onnxtile.fusion.lower.lowering import value_of as value_from
 from onnxtile.fusion.lower.terms import (
     Atom,
     Poly,
@@ -163,7 +162,7 @@ class ChannelNorm:
     @property
     def inputs(self) -> tuple[Operand, ...]:
         """The inputs of an operator that does so."""
-        return value_from(self.x), self.scale, self.bias
+        return value_of(self.x), self.scale, self.bias
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ def normalised(site: CallSite, operator: str, since: int) -> Replacement:
                 Literal(np.ones([size for size in sizes if isinstance(size, int)], kind.numpy()), kind, "ones")
             )
     settings = {"axis": -len(sizes), "epsilon": norm.epsilon, "stash_type": ir.DataType.FLOAT.value}
-    x = value_from(norm.x)
+    x = value_of(norm.x)
     if is_last:
         return Replacement.one(operator, (x, *inputs), settings, since=since)
     last = (*(axis for axis in range(rank) if axis != first), first)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+import onnxtile
 from onnxtile.declare.verb import Outcome, declared, narrowed
 from onnxtile.inspection.layers import Ranking
 from onnxtile.inspection.summary import Inspection, summarise
@@ -18,9 +18,6 @@ from onnxtile.system.long_work import Progress
 from onnxtile.verbs.flows.kernels import bind_ranges, require_sizes_from_1
 from onnxtile.verbs.flows.results import not_both
 from onnxtile.verbs.inspect import InspectCommand, InspectOptions, InspectStep, TraceOptions
-
-if TYPE_CHECKING:
-    from onnxtile.inspection.trace import Trace
 
 
 @declared(InspectOptions)
@@ -60,7 +57,7 @@ def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:
 
 
 @declared(TraceOptions)
-def trace(options: TraceOptions) -> Trace:
+def trace(options: TraceOptions) -> onnxtile.Trace:  # by a name that is imported when it is first used
     """Run `model` and return the outputs of `nodes`: names of nodes, operators, or queries. Raises ModelError, UsageError, QueryError."""
     from onnxtile.inspection.trace import choose_anywhere  # queries take long to load, and few commands run a model
     from onnxtile.inspection.trace import trace as trace_nodes

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from onnxtile.fusion.fuse import PatternResult
     from onnxtile.fusion.lower.driver import LoweredSite
     from onnxtile.fusion.site_check import SiteVerdict
-    from onnxtile.fusion.unfuse import Unfused
     from onnxtile.inspection.summary import Inspection
     from onnxtile.planning.ranges import LargestSize
     from onnxtile.planning.result import PlanResult
@@ -270,23 +269,20 @@ class FuseResult(RewrittenModel):
 class UnfuseResult(RewrittenModel):
     """The model as it was before fuse, and how many calls were undone.
 
-    `unfused` has the number of calls that were undone, and `verdict` the comparison of runs (None where verification was off).
+    `unfused` has the number of calls that were undone, by meta-op, and `verdict` the comparison of runs (None where verification was off).
     """
 
     verb: ClassVar[str] = "unfuse"
+    JSON = "unfused verdict"
 
     model: ir.Model
-    unfused: Unfused
+    unfused: Mapping[str, int]
     verdict: Verdict | None
 
     @property
     def summary(self) -> str:
         """How many calls were undone."""
-        return f"{sum(self.unfused.calls.values()):,} calls undone, {verified(self.verdict)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of `unfuse`."""
-        return {**self.unfused.to_dict(), "verdict": self.verdict and self.verdict.to_dict()}
+        return f"{sum(self.unfused.values()):,} calls undone, {verified(self.verdict)}"
 
 
 @dataclass(frozen=True)
