@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from math import ceil, inf, log2, pow
+from math import ceil, inf, log2
 from time import monotonic
 from typing import TypeAlias
 
@@ -689,8 +689,6 @@ _DEAR = 1e6
 _SHARE, _MULTIPLE = 1_000, 4
 """Kernels that a search for a better schedule may count at least; else as many as showed the one that is known, or this multiple of them
 where no row is computed again."""
-_ROUGHLY = 6_000
-"""Kernels that may be counted for a small peak where nothing fits the capacity, beside as many as showed that."""
 
 
 _SearchKind: TypeAlias = "type[PathSearch | PiecesSearch]"
@@ -723,49 +721,148 @@ class FitTarget:
 
 
 _RUNGS = 4
-"""Capacities of a row that lie between one number of bytes and half of it. The row is the same for every capacity that is wanted."""
+"""Capacities of the row that lie between one number of bytes and half of it. The row is the same for every capacity that is wanted."""
 _MISSES = 2
-"""Capacities below the wanted one that may bring nothing better, one after the other, before the search ends."""
+"""Rungs, one after the other, within which nothing quicker is found before the search ends."""
 SLIGHT = 0.01
 """Where a schedule takes no longer than this share of the time of the model beyond it, none at a smaller capacity is looked for."""
-_FEW_NODES = 2_000
-"""Nodes up to which any smaller schedule counts."""
-_PROPORTION = 0.1
-"""The power of the ratio of nodes by which a smaller schedule must divide the bytes, where no capacity asks for it."""
-_BELOW = 4_000
-"""Kernels that may be counted at capacities below the wanted one."""
+_CLOSE = 0.01
+"""The share of its bytes to within which the least peak is looked for."""
 
 
-def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
-    """Return the cheapest schedule within the capacity; where none is, one with a small peak, looked for with as much work again.
+class Descent:
+    """The one way down from the network as it is to the least peak that is found within the budget of `wanted`.
 
-    Without a capacity, the one with the least peak.
+    No point of it depends on a capacity: each search within one takes points of the same way. So what fits less fits more, and a search
+    within any capacity reaches no peak below that of the last point. First no row is computed again, as within a budget of none; so a
+    larger budget keeps these points. At each rung of the row the quickest schedule is looked for. Below the last rung where one is found,
+    the least peak is.
     """
-    before = regions.counted
-    schedule = search_within(regions, wanted, progress)
-    if schedule is not None:
-        return schedule
-    most = None if wanted.capacity is None else 2 * regions.counted - before + _ROUGHLY
-    return smallest_peak(regions, wanted, progress, most)
 
+    def __init__(self, regions: Regions, wanted: FitTarget, progress: Progress = silent) -> None:
+        self.regions, self.wanted, self._progress = regions, wanted, progress
+        self.points: list[FitSchedule] = []
+        """The points that are known, with ever smaller peaks; the first one is the network as it is."""
+        self.rungs: set[FitSchedule] = {FitSchedule(tuple(regions.whole))}
+        """The points that were found within rungs."""
+        self.is_below_rungs = False
+        """Whether nothing was found within a rung, so that further points are close to each other, or compute rows again."""
+        self._way = self._down()
+        self._started, self._reached = monotonic(), ""
 
-def search_within(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule | None:
-    """Return the cheapest schedule within the capacity; None where none is found, or no capacity is wanted.
+    def is_longer(self) -> bool:
+        """Look for one more point; return whether there is one."""
+        point = next(self._way, None)
+        if point is None:
+            return False
+        if self.points:
+            self._reached = f"{point.peak:,} bytes after {monotonic() - self._started:.0f} s: "
+        self.points.append(point)
+        return True
 
-    What fits less fits more: capacities below the wanted one are tried, too, where nothing is found within it, or only what takes longer.
-    """
-    if wanted.capacity is None:
-        return None
-    best = _at_depths(regions, wanted.capacity, wanted, progress)
-    is_cut_short, misses = regions.is_cut_short, 0
-    limit, regions.limit = regions.limit, min(regions.limit, regions.counted + _BELOW)
-    for capacity in rungs_below(regions, wanted.capacity):
-        if misses >= _MISSES or _is_spent(regions, wanted, regions.limit) or _is_slight(regions, best, wanted):
-            break
-        lower = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, 1, best)
-        best, misses = (best, misses + 1) if lower is None else (lower, 0)
-    regions.is_cut_short, regions.limit = is_cut_short, limit
-    return best
+    def all_points(self) -> list[FitSchedule]:
+        """Return all points, to the one with the least peak."""
+        while self.is_longer():
+            pass
+        return self.points
+
+    def within(self, capacity: int) -> Iterator[FitSchedule]:
+        """Yield the points within a capacity: the quickest of those down to the next rungs first, then those further down."""
+        while not self.points or self.points[-1].peak > capacity:
+            if capacity < self.regions.least or not self.is_longer():
+                return
+        best, misses = self.points[-1], 0
+        while not (self._is_slight(best) or self.is_below_rungs) and misses < _MISSES and self.is_longer():
+            is_quicker = self.price(self.points[-1]) < self.price(best)
+            best, misses = (self.points[-1], 0) if is_quicker else (best, misses + 1)
+        known = len(self.points)
+        yield from sorted((point for point in self.points if point.peak <= capacity), key=self.price)
+        while known < len(self.points) or self.is_longer():
+            known += 1
+            yield self.points[known - 1]
+
+    def between(self, capacity: int, point: FitSchedule) -> FitSchedule | None:
+        """Return a schedule within a capacity above the peak of a `point` of a rung that is quicker than it; None where none is found.
+
+        Other points are close to each other: what fits there is for the way down to find, for all capacities alike.
+        """
+        if capacity <= point.peak or point not in self.rungs or self.price(point) <= 0:
+            return None
+        is_again = point.macs > self.regions.network.macs
+        return self._within(capacity, self.wanted if is_again else replace(self.wanted, extra_macs=0.0), 1, point)
+
+    def price(self, schedule: FitSchedule) -> float:
+        """Return what a schedule costs beyond the network as it is."""
+        return _price(self.regions, schedule, self.wanted)
+
+    def _is_slight(self, schedule: FitSchedule) -> bool:
+        return _is_slight(self.regions, schedule, self.wanted)
+
+    def _down(self) -> Iterator[FitSchedule]:
+        """Yield the points: those that compute no row again, then those that do."""
+        yield FitSchedule(tuple(self.regions.whole))
+        numbers = depths(len(self.regions.network.kernels))
+        self.regions.is_cut_short = not numbers
+        for extra in dict.fromkeys((0.0, self.wanted.extra_macs)) if numbers else ():
+            yield from self._phase(replace(self.wanted, extra_macs=extra))
+
+    def _phase(self, target: FitTarget) -> Iterator[FitSchedule]:
+        """Yield the points below the last one within the budget of `target`.
+
+        Where the bound of the work ended a search, this goes on with more work, as long as that finds more.
+        """
+        least, missed, known = _least(self.regions, target), 0, len(self.points)
+        for depth in depths(len(self.regions.network.kernels)):
+            self.regions.is_cut_short = False
+            if len(self.points) == known:
+                missed = yield from self._rungs(target, least, depth)
+            self.is_below_rungs = True
+            yield from self._close_points(target, max(missed, least - 1), depth)
+            if self.wanted.is_late or not self.regions.is_cut_short:
+                return
+
+    def _rungs(self, target: FitTarget, least: int, depth: int) -> Generator[FitSchedule, None, int]:
+        """Yield the points of rungs below the last point, within the budget of `target`; return the first rung without one, or 0."""
+        for capacity in rungs_below(self.regions, self.points[-1].peak):
+            if capacity >= self.points[-1].peak:
+                continue
+            if capacity < least:
+                break
+            schedule = self._within(capacity, target, depth)
+            if schedule is None:
+                self.is_below_rungs = True
+                return capacity
+            self.rungs.add(schedule)
+            yield schedule
+        return 0
+
+    def _close_points(self, target: FitTarget, missed: int, depth: int) -> Iterator[FitSchedule]:
+        """Yield points below the last one, to within 1% of the least peak above `missed` bytes, by bisection.
+
+        At a larger depth this ends where nothing is found.
+        """
+        while self.points[-1].peak - missed > max(int(_CLOSE * self.points[-1].peak), 1):
+            middle = (missed + self.points[-1].peak) // 2
+            schedule = self._within(middle, target, depth)
+            if schedule is not None:
+                yield schedule
+            elif depth > 1:
+                return
+            else:
+                missed = middle
+
+    def _within(
+        self, capacity: int, target: FitTarget, depth: int, known: FitSchedule | None = None
+    ) -> FitSchedule | None:
+        """Return the quickest schedule within a capacity, and quicker than one that is `known`; none where the time is over."""
+        if self.wanted.is_late:
+            self.regions.is_cut_short = True
+            return None
+
+        def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
+            self._progress(self._reached + stage, done, total)
+
+        return _within(self.regions, capacity, target, (PathSearch, PiecesSearch), tell, depth, known)
 
 
 def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
@@ -778,110 +875,20 @@ def rungs_below(regions: Regions, capacity: int) -> Iterator[int]:
         number += 1
 
 
-def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget, most: float = SLIGHT) -> bool:
-    """Return whether a schedule does no product twice, for a price of at `most` so much, so that no other is looked for."""
+def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget) -> bool:
+    """Return whether a schedule does no product twice, for a slight price, so that no other is looked for."""
     if schedule is None:
         return False
-    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= most
+    return schedule.macs <= regions.network.macs and _price(regions, schedule, wanted) <= SLIGHT
 
 
 def _price(regions: Regions, schedule: FitSchedule, wanted: FitTarget) -> float:
     return sum(wanted.prices.of(region, regions.network) for region in schedule.regions)
 
 
-def _at_depths(regions: Regions, capacity: int, wanted: FitTarget, progress: Progress) -> FitSchedule | None:
-    """Return the cheapest schedule within a capacity; with more work where the bound of the work ended the search."""
-    regions.is_cut_short = True
-    for depth in depths(len(regions.network.kernels)):
-        regions.is_cut_short = False
-        schedule = _within(regions, capacity, wanted, (PathSearch, PiecesSearch), progress, depth)
-        if schedule is not None or not regions.is_cut_short or wanted.is_late:
-            return schedule
-    return None
-
-
-def smallest_peak(
-    regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
-) -> FitSchedule:
-    """Return the schedule with the least peak that is found, whatever the capacity, until `most` kernels were counted (None: no bound).
-
-    The progress has the bytes that are reached, and the seconds since the start.
-    """
-    started, reached = monotonic(), [""]
-
-    def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
-        progress(f"{reached[0]}{stage}", done, total)
-
-    for best in descent(regions, wanted, tell, most):
-        reached[0] = f"{best.peak:,} bytes after {monotonic() - started:.0f} s: "
-    return best
-
-
-def descent(
-    regions: Regions, wanted: FitTarget, progress: Progress = silent, most: int | None = None
-) -> Iterator[FitSchedule]:
-    """Yield schedules with ever smaller peaks, from the one that cuts nothing on, whatever the capacity.
-
-    First the cheapest one within each capacity of the row, as far as one is found; then the least peak is looked for, to within 1%, until
-    `most` kernels were counted (None: no bound). Without that bound, no row is computed again before the least peak without that is found,
-    and a schedule that saves few bytes for its nodes is left out.
-    """
-    best = FitSchedule(tuple(regions.whole))
-    yield best
-    regions.is_cut_short = not depths(len(regions.network.kernels))
-    if regions.is_cut_short:
-        return
-    is_bounded = most is not None
-    for target in (wanted,) if is_bounded or not wanted.extra_macs else (replace(wanted, extra_macs=0.0), wanted):
-        for smaller in _descent(regions, best, target, progress, most):
-            if is_bounded or is_in_proportion(best, smaller):
-                best = smaller
-                yield best
-
-
-def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
-    """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least.
-
-    Any saving is enough for one of few nodes.
-    """
-    if after.nodes <= _FEW_NODES:
-        return True
-    return before.peak >= after.peak * pow(after.nodes / max(before.nodes, 1), _PROPORTION)
-
-
-def _descent(
-    regions: Regions, best: FitSchedule, wanted: FitTarget, progress: Progress, most: int | None
-) -> Iterator[FitSchedule]:
-    """Yield schedules with ever smaller peaks below the `best` known one, within a budget, until `most` kernels were counted."""
-    ways, least = (PathSearch, PiecesSearch), _least(regions, wanted)
-    for capacity in rungs_below(regions, best.peak):
-        if capacity >= best.peak:
-            continue
-        if capacity < least:
-            break
-        schedule = None if _is_spent(regions, wanted, most) else _within(regions, capacity, wanted, ways, progress, 1)
-        if schedule is None:
-            break
-        best = schedule
-        yield best
-    regions.is_cut_short = True
-    for depth in depths(len(regions.network.kernels)):
-        regions.is_cut_short = False
-        for way in ways:
-            for smaller in _smaller(regions, best, wanted, way, progress, depth, most, least):
-                best = smaller
-                yield best
-        if not regions.is_cut_short or _is_spent(regions, wanted, most):
-            return
-
-
 def _least(regions: Regions, wanted: FitTarget) -> int:
     """Return bytes that no schedule goes below: the floor, where it is counted at once, as it is without a budget."""
     return regions.least if wanted.extra_macs > 0 else max(floor_of(regions).bytes, regions.least)
-
-
-def _is_spent(regions: Regions, wanted: FitTarget, most: int | None) -> bool:
-    return wanted.is_late or (most is not None and regions.counted >= most)
 
 
 def _within(
@@ -895,26 +902,22 @@ def _within(
 ) -> FitSchedule | None:
     """Return the schedule for the lowest price that meets everything, of `ways`, and cheaper than one that is `known`.
 
-    Rows are computed again only where no way has one without that.
+    With a budget, rows may be computed again: then a schedule without that is known not to fit.
     """
     if capacity < regions.least:
         return None
     best: FitSchedule | None = None
-    counted, is_wanted = regions.counted, wanted.capacity is not None and capacity <= wanted.capacity
-    for recomputes in (False, True) if wanted.extra_macs > 0 else (False,):
-        cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth, budget=wanted.budget)
-        for way in ways:
-            if best is not None:
-                cuts.share = max((1 if recomputes else _MULTIPLE) * (regions.counted - counted), _SHARE)
-            cheapest = best or known
-            below = inf if cheapest is None else _price(regions, cheapest, wanted)
-            schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress, below)
-            if schedule is not None and _price(regions, schedule, wanted) < below:
-                best = schedule
-            # On the way to smaller peaks, the first schedule is enough.
-            if _is_slight(regions, best, wanted, SLIGHT if is_wanted else inf):
-                return best
-        if _is_slight(regions, best, wanted, inf):
+    counted, recomputes = regions.counted, wanted.extra_macs > 0
+    cuts = RegionCuts(regions, capacity, recomputes=recomputes, depth=depth, budget=wanted.budget)
+    for way in ways:
+        if best is not None:
+            cuts.share = max((1 if recomputes else _MULTIPLE) * (regions.counted - counted), _SHARE)
+        cheapest = best or known
+        below = inf if cheapest is None else _price(regions, cheapest, wanted)
+        schedule = _priced(cuts, wanted, way, wanted.prices.macs if recomputes else _DEAR, progress, below)
+        if schedule is not None and _price(regions, schedule, wanted) < below:
+            best = schedule
+        if _is_slight(regions, best, wanted):
             return best
     return best
 
@@ -947,35 +950,6 @@ def _priced(
             node=prices.node * (4 if over_nodes else 1),
         )
     return None
-
-
-def _smaller(
-    regions: Regions,
-    best: FitSchedule,
-    wanted: FitTarget,
-    way: _SearchKind,
-    progress: Progress,
-    depth: int,
-    most: int | None,
-    least: int,
-) -> Iterator[FitSchedule]:
-    """Yield schedules below the `best` known one, to within 1% of the least peak, by bisection, until `most` kernels were counted.
-
-    No schedule takes less than `least` bytes.
-    """
-    low, high = max(min(regions.live_sizes), least - 1), best.peak
-    is_whole = best.is_whole
-    while high - low > max(high // 100, 1):
-        if _is_spent(regions, wanted, most):
-            regions.is_cut_short = True
-            return
-        middle = (low + 3 * high) // 4 if is_whole else (low + high) // 2
-        schedule = _within(regions, middle, wanted, (way,), progress, depth)
-        if schedule is None:
-            low = middle
-        else:
-            high, is_whole = schedule.peak, schedule.is_whole
-            yield schedule
 
 
 @dataclass(frozen=True)

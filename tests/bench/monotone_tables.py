@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, search_within
+from onnxtile.fitting.search import FitTarget
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject, unblocked_subject
 from tests.bench.tables import Rows, Table
+from tests.fitting.networks import search_within
 
 _SHARES = (0.8, 0.65, 0.55, 0.5, 0.46, 0.42, 0.38, 0.34, 0.3, 0.25, 0.21, 0.17)
 """Capacities as shares of the arena of the model as it is."""

@@ -15,13 +15,29 @@ from onnxtile.fitting.live_bytes import LiveBytes, RegionTrace
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import UnblockedModel, unblock
+from onnxtile.fitting.search import Descent, FitTarget
 from onnxtile.fitting.strips import Cut, FitSchedule, RegionCost
 from onnxtile.fitting.write import write
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.planning.model_plan import quick_allocation
 from onnxtile.shapes.resolve import resolve
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
+
+
+def search_within(regions: Regions, wanted: FitTarget) -> FitSchedule | None:
+    """Return the quickest schedule on the way down within the capacity; None where none is found."""
+    assert wanted.capacity is not None
+    return next(Descent(regions, wanted).within(wanted.capacity), None)
+
+
+def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
+    """Return the quickest schedule on the way down within the capacity; where none is, or none is wanted, the one with the least peak."""
+    way = Descent(regions, wanted, progress)
+    found = None if wanted.capacity is None else next(way.within(wanted.capacity), None)
+    return found or way.all_points()[-1]
+
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 

@@ -14,12 +14,12 @@ import onnxtile
 from onnxtile.fitting.floor import floor_of
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, search, smallest_peak
+from onnxtile.fitting.search import FitTarget
 from onnxtile.operators.reads import AxisLink, SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import _forms, read_subject, unblocked_subject
-from tests.fitting.networks import model
+from tests.fitting.networks import model, search
 from tests.fitting.random_nets import nets
 
 
@@ -99,9 +99,9 @@ def test_no_schedule_is_below_the_floor(made: onnx.ModelProto, budget: float) ->
     about = unblocked_subject(read_subject(FitOptions(made, capacity=1, budget=f"{100 * budget}%", verify=False)))
     floor = floor_of(about.regions, max(about.extra_left, 0.0), remakes=True)
     assert sum(piece.bytes for piece in floor.pieces) in {0, floor.bytes}
-    for form in _forms(about, FitTarget(None, budget)):
+    for form in _forms(about):
         wanted = FitTarget(None, max(form.extra_left, 0.0))
-        assert 0 < floor.bytes <= smallest_peak(form.regions, wanted, most=2_000).peak
+        assert 0 < floor.bytes <= search(form.regions, wanted).peak
 
 
 def test_below_the_floor_the_kernel_and_the_missing_rule_are_named_without_a_search() -> None:

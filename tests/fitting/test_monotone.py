@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import permutations, product
+from dataclasses import replace
+from itertools import pairwise, permutations, product
 
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from onnxtile.fitting.search import FitTarget
-from onnxtile.fitting.strips import Prices
+from onnxtile.fitting.regions import Regions
+from onnxtile.fitting.search import Descent, FitTarget
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.fit import _is_better, attempt, read_subject
+from onnxtile.verbs.flows.fit import attempt, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.results import FittedModel
-from tests.fitting.networks import model
+from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.random_nets import nets
 
 SHARES = (0.4, 0.55, 0.8)
@@ -67,35 +67,30 @@ def test_what_fits_less_fits_more_at_all_shares_and_budgets(made: onnx.ModelProt
     require_no_worse(made, product(SHARES, BUDGETS))
 
 
-@dataclass(frozen=True)
-class Reached:
-    """A result of so many bytes, for a price."""
-
-    least_known: int
-    cost: float
-
-    def price(self, _: Prices) -> float:
-        return self.cost
-
-    def worth(self, _: int | None, __: Prices) -> tuple[int, float, int]:
-        return self.least_known, self.cost, self.least_known
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(nets())
+def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
+    about = subject(made)
+    least = fitted(about, None, 0.1).after.arena
+    assert fitted(about, least, 0.1).fits
+    below = fitted(about, least - 1, 0.1)
+    assert not below.fits
+    assert below.blocked_by is not None
+    assert below.after.arena == (about.before.arena if below.blocked_by.search == "floor" else least)
 
 
-@pytest.mark.parametrize(
-    ("found", "is_better"),
-    [
-        (Reached(999, 2.0), False),
-        (Reached(989, 2.0), True),
-        (Reached(999, 1.0), True),
-        (Reached(1000, 0.5), True),
-        (Reached(1001, 0.5), False),
-    ],
-)
-def test_more_time_is_taken_for_a_smaller_arena_only_where_it_is_a_percent_smaller(
-    found: Reached, is_better: bool
-) -> None:
-    best = Reached(1000, 1.5)
-    assert _is_better(found, best, FitTarget(None, 0.1), Prices()) is is_better  # type: ignore[arg-type]
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+def test_all_capacities_take_points_of_one_way_down(budget: float) -> None:
+    """Half-way between two points the one below counts, so that each capacity does as well as the smaller ones."""
+    about = unblocked_subject(subject(inverted_residuals(65)))
+    wanted = FitTarget(None, budget, prices=about.prices)
+    points = Descent(about.regions, wanted).all_points()
+    assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
+    for above, point in pairwise(points):
+        way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
+        found = next(way.within((above.peak + point.peak) // 2))
+        assert way.price(found) <= way.price(point)
+    assert next(Descent(about.regions, wanted).within(points[-1].peak - 1), None) is None
 
 
 GATE = """

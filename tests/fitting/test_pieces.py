@@ -16,7 +16,7 @@ import onnxtile
 from onnxtile.fitting.live_bytes import live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts, search
+from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts
 from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
 from onnxtile.kernels import aliases
 from onnxtile.model.constants import Constants
@@ -27,7 +27,7 @@ from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule
 from onnxtile.verification.rounding import judge
-from tests.fitting.networks import copied_bytes, inverted_residuals, model, written_peak
+from tests.fitting.networks import copied_bytes, inverted_residuals, model, search, written_peak
 
 # Results of regions that are handed over in pieces: their costs are those of the operations written, and the model
 # stays the same.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnxtile.fitting.search import FitTarget, search
+from onnxtile.fitting.search import FitTarget
 from onnxtile.fitting.write import placing_problem
 from onnxtile.planning.model_plan import quick_allocation
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
-from tests.fitting.networks import inverted_residuals, model
+from tests.fitting.networks import inverted_residuals, model, search
 from tests.fitting.test_quantised import quantised
 
 

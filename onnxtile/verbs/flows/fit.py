@@ -34,8 +34,8 @@ from onnxtile.fitting.rewrites.rewrite import (
     skips_made_again,
     unblock,
 )
-from onnxtile.fitting.search import SLIGHT, FitTarget, descent, is_too_large
-from onnxtile.fitting.strips import FitSchedule, Prices
+from onnxtile.fitting.search import Descent, FitTarget, is_too_large
+from onnxtile.fitting.strips import FitSchedule
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, require_sizes
@@ -377,45 +377,37 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     """
     best: WrittenSchedule | None = None
     is_cut_short, prices = False, subject.prices
+    least = wanted.capacity, prices
     base = unblocked_subject(subject)
     floor = floor_of(base.regions, base.extra_left, remakes=not subject.options.exact)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
-    for form in _forms(base, wanted):
+    for form in _forms(base):
         again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
         if best is not None and best.fits(wanted.capacity) and again >= best.price(prices):
             continue
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
-        if found is not None and (best is None or _is_better(found, best, wanted, prices)):
+        if found is not None and (best is None or found.worth(*least) < best.worth(*least)):
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
     return best and replace(best.settled, floor=floor.bytes), is_cut_short
 
 
-def _is_better(found: WrittenSchedule, best: WrittenSchedule, wanted: FitTarget, prices: Prices) -> bool:
-    """Return whether the result of a form is better than the best of others.
+_SHARES = (0.7, 0.5, 0.35, 0.25, 0.125)
+"""Shares of the peak of the model: operands of reductions that take more are made twice, where the budget allows it."""
 
-    In a search for the smallest arena, a result that takes longer must save more than 1% of the bytes.
+
+def _forms(edited: FitSubject) -> list[FitSubject]:
+    """Return the model as it is, and with tensors made twice: operands of reductions, wide ones, then narrower ones too; and long skips.
+
+    They are the same for every capacity, so that what fits less fits more.
     """
-    is_close = wanted.capacity is None and found.least_known > (1 - SLIGHT) * best.least_known
-    if is_close and found.price(prices) >= best.price(prices):
-        return False
-    return found.worth(wanted.capacity, prices) < best.worth(wanted.capacity, prices)
-
-
-_SHARES = (1.0, 0.5, 0.25)
-"""Shares of the capacity: operands of reductions that take more are made twice, where the budget allows it."""
-
-
-def _forms(edited: FitSubject, wanted: FitTarget) -> list[FitSubject]:
-    """Return the model as it is, and with tensors made twice: operands of reductions, wide ones, then narrower ones too; and long skips."""
     most = edited.extra_left * edited.regions.network.macs
     forms = [edited]
-    size = edited.whole.peak if wanted.capacity is None else wanted.capacity
     for share in () if edited.options.exact else _SHARES:
-        twice = passed_twice(edited.model, edited.shapes, edited.regions, int(share * size), most)
+        twice = passed_twice(edited.model, edited.shapes, edited.regions, int(share * edited.whole.peak), most)
         form = None if twice is None else edited.rewritten(twice)
         if form is not None and all(form.rewrites != other.rewrites for other in forms):
             forms.append(form)
@@ -589,7 +581,9 @@ def _steps_down(subject: FitSubject) -> Iterator[tuple[FitSubject, FitSchedule, 
 
     target = FitTarget(None, max(subject.extra_left, 0.0), options.max_nodes, subject.prices, budget=subject.budget)
     at_stage = name_stage()
-    for schedule in descent(subject.regions, target, tell):
+    way = Descent(subject.regions, target, tell)
+    while way.is_longer():
+        schedule = way.points[-1]
         if schedule.is_whole or schedule.peak >= reached:
             continue
         is_far = schedule.peak <= _RATIO * reached

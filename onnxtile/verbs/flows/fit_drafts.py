@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from math import pow
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ from onnxtile.check.audit import require
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
-from onnxtile.fitting.live_bytes import ALIGNMENT, uncut_loads
+from onnxtile.fitting.live_bytes import uncut_loads
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, TokenCuts, UnblockedModel, token_cuts
-from onnxtile.fitting.search import SLIGHT, FitTarget, attempts, is_in_proportion, search, search_within
+from onnxtile.fitting.search import SLIGHT, Descent, FitTarget, attempts
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import placing_problem, wrap, write
 from onnxtile.fusion.fuse import fuse
@@ -136,14 +136,12 @@ class FitSubject:
 
 
 _FULLY_PLANNED = 500
-"""Nodes above which a plan with little effort gets no more, where it fits or can hardly fit, and the smallest is planned in its order.
+"""Nodes above which a plan with little effort gets no more where it fits, and any other is made in the order of the schedule.
 
 `plan` may find a smaller arena for these.
 """
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
 """The effort for the arena with inputs in the other place, which is shown as an upper bound."""
-_SOON_PLANNED = 1000
-"""Nodes of all schedules together, at most, that are planned in full where only gaps keep them from fitting."""
 
 
 @dataclass(frozen=True)
@@ -227,18 +225,16 @@ class WrittenSchedule:
     def _settings(self) -> PlanSettings:
         """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once.
 
-        What only more effort lets fit is planned in its order, until it fits. Many nodes are planned so, too, with little effort, where
-        that is enough, or more bytes live at once than may. Without a capacity, the peak is the least that was found, in this order.
+        Many nodes are planned in their order, with little effort where that is enough. What only more effort lets fit is planned in its
+        order, until it fits.
         """
         settings, capacity = self.subject.settings, self.subject.capacity
         in_order = replace(settings, order="model", bounds_orders=False)
-        are_few = self.nodes <= _FULLY_PLANNED
-        if capacity is None:
-            return settings if are_few else in_order
-        if self.arena <= capacity or self.peak > capacity:
+        are_few, enough = self.nodes <= _FULLY_PLANNED, replace(settings.effort, enough=capacity or 0)
+        if capacity is not None and self.arena <= capacity:
             return settings if are_few else replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
-        enough = replace(settings.effort, enough=capacity)
-        return replace(in_order if self.closer.size <= capacity else settings, effort=enough)
+        only_closer = capacity is not None and self.peak <= capacity and self.closer.size <= capacity
+        return replace(in_order if only_closer or not are_few else settings, effort=enough)
 
     @cached_property
     def closer(self) -> Allocation:
@@ -246,6 +242,20 @@ class WrittenSchedule:
         return self.placed(
             self.subject.settings, self.subject.regions, replace(NORMAL, enough=self.subject.capacity or 0)
         )
+
+    def fits_placed(self, capacity: int) -> bool:
+        """Return whether the arena is within a capacity, with little effort, with that of a plan, or, of few nodes, in another order."""
+        if self.arena <= capacity or self.peak > capacity:
+            return self.arena <= capacity
+        return self.closer.size <= capacity or (self.nodes <= _FULLY_PLANNED and self.plan.arena_size <= capacity)
+
+    @cached_property
+    def least_arena(self) -> int:
+        """The bytes of the arena with all the effort that a capacity below it would get."""
+        if self.arena <= self.peak:
+            return self.arena
+        placed = min(self.arena, self.closer.size)
+        return min(placed, self.plan.arena_size) if placed > self.peak and self.nodes <= _FULLY_PLANNED else placed
 
     @property
     def plan(self) -> PlanResult:
@@ -273,9 +283,9 @@ class WrittenSchedule:
 
     @property
     def least_known(self) -> int:
-        """The bytes of the arena: of the plan where it was made, else placed with little effort."""
+        """The bytes of the arena: of the plan where it was made, else as it was placed."""
         is_planned = self.plan_known is not None or "planned" in vars(self)
-        return self.plan.arena_size if is_planned else self.arena
+        return self.plan.arena_size if is_planned else self.least_arena
 
     def worth(self, capacity: int | None, prices: Prices) -> tuple[int, float, int]:
         """Return a key that is least for the best result: one that fits for the lowest price, and else the smallest arena.
@@ -402,92 +412,75 @@ def fuse_pieces(model: ir.Model, shapes: Shapes) -> Shapes:
 
 
 class FitAttempts:
-    """Looks for a schedule whose arena is `wanted`, for smaller peaks where gaps between buffers take too many bytes."""
+    """Writes points of the way down of a model until the plan of one is as small as `wanted`."""
 
     def __init__(self, subject: FitSubject, wanted: FitTarget) -> None:
-        self.subject, self.wanted = subject, wanted
-        self.best: WrittenSchedule | None = None
-        self.arena = 0
-        """The bytes of the best schedule: of its plan, or placed with little effort where it has none."""
-        self.full: WrittenSchedule | None = None
-        """The best schedule where its plan was made."""
-        self.left = _SOON_PLANNED
-        self.known: list[tuple[int, int]] = []
-        """Capacities, from the first number to the second, of which all that a search would find is known."""
+        self.subject, self.wanted, self.capacity = subject, wanted, wanted.capacity
+        self.known: dict[FitSchedule, WrittenSchedule] = {}
 
     def result(self) -> WrittenSchedule | None:
         """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes."""
-        regions = self.subject.regions
-        target, last, is_cut_short = self.wanted, None, False
-        most = attempts(self.subject.kernels)
+        regions, wanted, most = self.subject.regions, self.wanted, attempts(self.subject.kernels)
+        if wanted.has_many_nodes(self.subject.whole):
+            return None  # no cut has fewer nodes than the model as it is
         for number in range(1, most + 1):
-            find = search if self.best is None or target.capacity is None else search_within
-            progress = within(self.subject.options.progress, f"attempt {number} of at most {most}")
-            schedule = find(regions, target, progress)
-            is_cut_short |= regions.is_cut_short
-            if schedule is not None and (last is None or schedule != last.schedule):
-                last = WrittenSchedule(self.subject, schedule)
-                arena, more = self._noted(last)
-            over = 0 if self.wanted.capacity is None else max(arena - self.wanted.capacity, 0)
-            if not (over or more) or (target.is_late and not more):
-                break
-            fewer = None if target.nodes is None else max(target.nodes - more, 1)
-            capacity = target.capacity
-            if capacity is not None and not more:
-                capacity = self._next(schedule, capacity, over)
-                if capacity is None:
-                    break
-            target = replace(target, capacity=capacity, nodes=fewer)
-        else:
-            is_cut_short = True  # further capacities are left
-        regions.is_cut_short = is_cut_short
-        return self.best if self.full is None else self.full
-
-    def _noted(self, last: WrittenSchedule) -> tuple[int, int]:
-        """Return the bytes of the arena of a schedule, and the nodes that it has too many; note the schedule where it is the best."""
-        # One kernel of the search may stand for several nodes: a quantised island does.
-        more = 0 if self.wanted.nodes is None else max(last.nodes - self.wanted.nodes, 0)
-        if more:
-            return last.arena, more
-        is_planned = self._is_planned(last)
-        arena = last.plan.arena_size if is_planned else last.arena
-        if self.best is None or arena < self.arena:
-            self.best, self.arena, self.full = last, arena, last if is_planned else None
-        return arena, 0
-
-    def _is_planned(self, last: WrittenSchedule) -> bool:
-        """Return whether a schedule is planned at once: it fits, or little effort does not let it fit, but the plan may close its gaps."""
-        capacity = self.wanted.capacity
-        if capacity is None or last.arena <= capacity:
-            return capacity is not None
-        if last.peak > capacity:
-            return False
-        if last.closer.size <= capacity:
-            return True  # in its own order, where little is left to plan
-        if last.schedule.nodes > self.left:
-            return False
-        self.left -= last.schedule.nodes
-        return True
-
-    def _next(self, last: FitSchedule | None, capacity: int, over: int) -> int | None:
-        """Return the capacity to look within after the `last` schedule within one, None where there was none; None where all are known.
-
-        It is smaller by the bytes that the arena is `over` the target, or lies between known capacities, the lowest first: an arena mostly
-        grows with its peak.
-        """
-        if last is None:
-            self.known.append((0, capacity))
-        else:
-            self.known.append((0, last.peak) if last.peak > capacity else (last.peak, capacity))
-        known = sorted({(0, 0), *self.known})
-        for (_, low), (high, _) in pairwise(known):
-            if high > low + ALIGNMENT:
-                return high - over if high - over > low else (low + high) // 2
+            progress = self.subject.options.progress
+            progress = (
+                progress if number == 1 else within(progress, f"attempt {number} of at most {most}, for fewer nodes")
+            )
+            way = Descent(regions, wanted, progress)
+            best = self._within(way, most) or self._smallest(way)
+            # One kernel of the search may stand for several nodes: a quantised island does.
+            more = 0 if wanted.nodes is None or best is None else best.nodes - (self.wanted.nodes or 0)
+            if more <= 0:
+                return best
+            wanted = replace(wanted, nodes=max((wanted.nodes or 0) - more, 1))
+        regions.is_cut_short = True
         return None
+
+    def _within(self, way: Descent, most: int) -> WrittenSchedule | None:
+        """Return the quickest schedule whose arena fits the capacity, of so many that are tried; None where none does.
+
+        Where gaps keep a point from it, one is looked for that takes so many bytes less, but no more time than the next point down.
+        """
+        if self.capacity is None:
+            return None
+        left, room = most, self.capacity
+        for point in way.within(self.capacity):
+            for schedule in (way.between(room, point), point):
+                if schedule is None:
+                    continue
+                draft = self._draft(schedule)
+                if draft.fits_placed(self.capacity):
+                    return draft
+                left, room = left - 1, min(room, 2 * self.capacity - draft.least_arena)
+            if left <= 0:
+                return None
+        return None
+
+    def _smallest(self, way: Descent) -> WrittenSchedule | None:
+        """Return the point with the smallest arena: points whose peaks are above the arena of another are not tried."""
+        best: WrittenSchedule | None = None
+        for point in sorted(way.all_points(), key=lambda point: point.peak):
+            if best is not None and point.peak >= best.least_arena:
+                break
+            draft = self._draft(point)
+            if best is None or draft.least_arena < best.least_arena:
+                best = draft
+        return best
+
+    def _draft(self, point: FitSchedule) -> WrittenSchedule:
+        if point not in self.known:
+            self.known[point] = WrittenSchedule(self.subject, point)
+        return self.known[point]
 
 
 # Tokens in pieces and heads one after the other, in as few pieces as fit.
 
+_FEW_NODES = 2_000
+"""Nodes up to which any smaller number of bytes counts."""
+_PROPORTION = 0.1
+"""The power of the ratio of nodes by which more pieces must divide the bytes, where no capacity asks for it."""
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of pieces of tokens that are tried."""
 _KERNELS = 60_000
@@ -541,6 +534,16 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
     if best is None:
         return None
     return _with_fewer_pieces(subject, cuts, best, trials, wanted.capacity)
+
+
+def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
+    """Return whether a schedule saves enough bytes for the nodes that it has more than the one before: twice the nodes, 7% at least.
+
+    Any saving is enough for one of few nodes.
+    """
+    if after.nodes <= _FEW_NODES:
+        return True
+    return before.peak >= after.peak * pow(after.nodes / max(before.nodes, 1), _PROPORTION)
 
 
 def _has_too_many(trial: _TokenTrial, wanted: FitTarget) -> bool:

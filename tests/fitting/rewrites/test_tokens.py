@@ -15,7 +15,6 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting import search as fitting_search
 from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import Overload, uncut_loads, uncut_peak
 from onnxtile.fitting.network import Network
@@ -277,8 +276,8 @@ def test_no_more_pieces_are_tried_after_the_end_of_the_time(most: int) -> None:
 def test_more_pieces_count_for_the_smallest_arena_only_where_they_save_enough_bytes(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting_search, "_FEW_NODES", 0)
-    monkeypatch.setattr(fitting_search, "_PROPORTION", 1.0)
+    monkeypatch.setattr(fitting_tokens, "_FEW_NODES", 0)
+    monkeypatch.setattr(fitting_tokens, "_PROPORTION", 1.0)
     # Twice the nodes would have to save half of the bytes.
     assert pieces(onnxtile.fit(block(), capacity="smallest", verify=False)) < most
 
