@@ -13,11 +13,11 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import ModulePath, module_note, module_path
-from onnxtile.model.node_kinds import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.table import axis_links
+from onnxtile.operators.table import axis_links, factors_of
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array
@@ -25,6 +25,7 @@ from onnxtile.system.runtime import Array
 NodePosition: TypeAlias = tuple[int, ...]
 """The position of a node, compared number by number, so that there is always one between two others."""
 
+_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QGemm", "QLinearMatMul"})
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""
 
@@ -50,6 +51,17 @@ class ModelEdit:
         except NotApplicable:
             return None
 
+    def factors(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        """Return the operands that a product of matrices multiplies; None for any other node."""
+        places = factors_of(node) if node.op_type in _MATRIX_PRODUCTS else None
+        left, right = (None, None) if places is None else (node.inputs[place] for place in places)
+        return None if left is None or right is None else (left, right)
+
+    def has_weights(self, node: ir.Node) -> bool:
+        """Return whether a node multiplies its operand by a constant matrix."""
+        factors = self.factors(node)
+        return factors is not None and factors[1] in self.constants
+
     @cached_property
     def random(self) -> RandomNodes:
         """The nodes that draw random numbers, which stay in their order."""
@@ -71,6 +83,13 @@ class ModelEdit:
         if value.producer() is None or value in self.constants:
             return 0
         return tensor_bytes(value, self.shapes) or 0
+
+    def stored(self, value: ir.Value) -> ir.Value:
+        """Return the integers of which a DequantizeLinear makes floats inside of kernels; the value itself where it is stored."""
+        maker = value.producer()
+        is_stored = maker is None or not dequantises(maker) or value in self.constants or value.is_graph_output()
+        source = None if maker is None or is_stored else maker.inputs[0]
+        return value if source is None else source
 
     @cached_property
     def least(self) -> int:
@@ -116,12 +135,38 @@ class ModelEdit:
         return self._shared[value]
 
     def part(self, stem: str, value: ir.Value, *cuts: tuple[int, int, int]) -> ir.Value:
-        """Return the elements of a constant from a start to a stop along each axis of `cuts`, as a new constant."""
+        """Return the elements of a constant from a start to a stop along each axis of `cuts`, as a new constant.
+
+        Of floats that a DequantizeLinear gives back, the integers are cut; another one follows it.
+        """
+        maker, node = value.producer(), self.dequantised_part(stem, value, cuts)
+        if maker is not None and node is not None:
+            self.model.graph.insert_after(maker, [node])
+            return node.outputs[0]
         array = self.constants.array(value)
         part = [slice(None)] * array.ndim
         for axis, start, stop in cuts:
             part[axis] = slice(start, stop)
         return self.constant(stem, array[tuple(part)])
+
+    def dequantised_part(self, stem: str, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> ir.Node | None:
+        """Return a DequantizeLinear of the parts of integers that `part` gives, which is in no graph; None for any other constant."""
+        maker = value.producer()
+        linked = [self.links(maker, axis) for axis, *_ in cuts] if maker is not None and dequantises(maker) else []
+        if maker is None or not linked or None in linked:
+            return None
+        operands: list[ir.Value | None] = []
+        for index, operand in enumerate(maker.inputs):
+            pairs = ((links[index], cut) for links, cut in zip(linked, cuts, strict=True) if links is not None)
+            parts = [(link.axis, *cut[1:]) for link, cut in pairs if link is not None]
+            if operand is None or not parts:
+                operands.append(operand)
+            else:
+                operands.append(self.part(f"{stem}/{operand.name}", operand, *parts))
+        assert operands[0] is not None
+        result = self.value(stem, self.sizes(operands[0]) or (), self.dtype(value))
+        name, attributes = self.names.fresh(f"{stem}/{maker.op_type}"), maker.attributes.values()
+        return ir.Node(maker.domain, maker.op_type, operands, attributes, outputs=[result], name=name)
 
     def slice_bounds(self, numbers: Sequence[Sequence[int]], stem: str) -> tuple[list[ir.Value], list[ir.Attr]]:
         """Return the further operands and the attributes of a Slice with these starts, stops, axes and perhaps steps."""

@@ -14,7 +14,7 @@ from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
-from onnxtile.model.node_kinds import RandomNodes, dequantises, is_quantised, quantises
+from onnxtile.model.node_kinds import RandomNodes, converts, dequantises, is_quantised, quantises
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
@@ -66,7 +66,7 @@ def as_one(
     if order is not None:
         links = None if links is None else tuple(links[reads.index(tensor)] for tensor in order)
         reads = order
-    named = next((part for part in parts if not _converts(part)), parts[-1])
+    named = next((part for part in parts if part.source.node is not None and not converts(part.source.node)), parts[-1])
     unalike = "" if links is not None else "its nodes read rows in ways that are not those of one kernel"
     return replace(
         named,
@@ -82,12 +82,6 @@ def as_one(
         is_random=any(part.is_random for part in parts),
         parts=tuple(parts),
     )
-
-
-def _converts(part: FitKernel) -> bool:
-    """Return whether a node only quantises or dequantises."""
-    node = part.source.node
-    return node is None or node.op_type in {"QuantizeLinear", "DequantizeLinear"}
 
 
 def _reads(parts: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> tuple[list[int], AxisLinks | None]:
@@ -128,8 +122,8 @@ def _joined(parts: Sequence[FitKernel], reads: Collection[int]) -> list[int] | N
 # Quantised models: tensors inside of islands, which run as one kernel, take no bytes and are never handed over.
 
 
-def separate(model: ir.Model) -> None:
-    """Give each reader of a DequantizeLinear node a copy of its own (in place), as an island has."""
+def separate(model: ir.Model, shapes: Shapes | None = None) -> None:
+    """Give each reader of a DequantizeLinear node a copy of its own (in place), as an island has; results carry `shapes` where known."""
     names, constants = Names(model), Constants(model)
     for node in list(model.graph):
         if not dequantises(node) or node.outputs[0] in constants or node.outputs[0].is_graph_output():
@@ -138,7 +132,9 @@ def separate(model: ir.Model) -> None:
             if use.node.graph is not model.graph:
                 continue
             made = node.outputs[0]
-            value = ir.Value(name=names.fresh(f"{made.name}/copy"), shape=made.shape, type=made.type)
+            sizes = None if shapes is None else shapes.sizes(made)
+            shape = made.shape if sizes is None else ir.Shape(sizes)
+            value = ir.Value(name=names.fresh(f"{made.name}/copy"), shape=shape, type=made.type)
             copy = ir.Node(
                 node.domain,
                 node.op_type,

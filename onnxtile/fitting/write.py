@@ -24,10 +24,9 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside
 from onnxtile.model.modules import ModulePath, module_note, module_path
-from onnxtile.model.node_kinds import dequantises
-from onnxtile.model.topology import all_values, dependencies, node_id, nodes_inside
+from onnxtile.model.topology import all_values, dependencies, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, resize_scales, slice_ranges
-from onnxtile.operators.reads import AxisLinks, InputWindow, SourceRows
+from onnxtile.operators.reads import InputWindow, SourceRows
 from onnxtile.operators.table import factors_of, operator_of, slides
 from onnxtile.planning.offsets.problem import Buffer, Problem
 from onnxtile.shapes.opened_calls import is_kernel
@@ -263,27 +262,12 @@ class _RegionWriter:
 
     def _part(self, value: ir.Value, cuts: Sequence[tuple[int, int, int]]) -> ir.Value:
         """Return the part of a constant from a start to a stop along axes; one made of integers is made of parts of these."""
-        maker, name = value.producer(), f"{self.name}/{value.name}"
-        linked: list[AxisLinks] = []
-        if maker is not None and dequantises(maker):
-            linked = [links for axis, *_ in cuts if (links := self.edit.links(maker, axis)) is not None]
-        if maker is None or len(linked) < len(cuts):
+        name = f"{self.name}/{value.name}"
+        node = self.edit.dequantised_part(name, value, cuts)
+        if node is None:
             return self.edit.part(name, value, *cuts)
-        operands: list[ir.Value | None] = []
-        for index, operand in enumerate(maker.inputs):
-            pairs = ((links[index], cut) for links, cut in zip(linked, cuts, strict=True))
-            operand_cuts = [(link.axis, *cut[1:]) for link, cut in pairs if link is not None]
-            if operand is None or not operand_cuts:
-                operands.append(operand)
-            else:
-                operands.append(self.edit.part(f"{self.name}/{operand.name}", operand, *operand_cuts))
-        assert operands[0] is not None
-        result = self.edit.value(name, self.edit.sizes(operands[0]) or (), self.edit.shapes.dtype(value))
-        node_name = self.edit.names.fresh(f"{self.name}/{node_id(maker)}")
-        attributes = maker.attributes.values()
-        node = ir.Node(maker.domain, maker.op_type, operands, attributes, outputs=[result], name=node_name)
         self.dequantised.append(node)
-        return result
+        return node.outputs[0]
 
     def _attributes(self, source: KernelSource, node: ir.Node, patch: Patch) -> list[ir.Attr]:
         kept = dict(node.attributes)

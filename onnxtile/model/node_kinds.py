@@ -30,6 +30,11 @@ def dequantises(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == DEQUANTISING and node.domain in OWN_DOMAINS
 
 
+def converts(node: ir.Node | None) -> bool:
+    """Return whether `node` quantises or dequantises with a given scale."""
+    return quantises(node) or dequantises(node)
+
+
 def quantises_at_run(node: ir.Node | None) -> bool:
     """Return whether `node` quantises with a scale that it computes from its operand."""
     return node is not None and node.op_type == QUANTISING_AT_RUN and node.domain in OWN_DOMAINS

@@ -10,10 +10,12 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit, NodePosition
 from onnxtile.fitting.network import FitKernel
+from onnxtile.fitting.read_network import island_tensors, runs_as_one, separate
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import SecondPass, makers_from_narrower, reductions_of, run_again
 from onnxtile.model import keys
-from onnxtile.model.node_kinds import dequantises, quantises
+from onnxtile.model.constants import Constants
+from onnxtile.model.node_kinds import converts, quantises
 from onnxtile.model.topology import dependencies
 from onnxtile.system.dataclass import dataclass
 
@@ -223,6 +225,13 @@ def _put(order: dict[ir.Node, None], last: ir.Node, earlier: Mapping[ir.Node, ir
         order.setdefault(pending.pop())
 
 
+def join_islands(edit: ModelEdit) -> None:
+    """Let the nodes of each quantised island stand together (in place), each with the DequantizeLinear nodes that it reads."""
+    separate(edit.model, edit.shapes)
+    runs = runs_as_one(list(edit.model.graph), island_tensors(edit.model, Constants(edit.model)).inside)
+    order_as_planned(edit.model, [[value.name or "" for value in run[-1].outputs] for run in runs], edit.random)
+
+
 # A wide tensor that waits long for its last readers is made again for them, from narrower tensors or from inputs.
 #
 # So it is in no memory meanwhile. The first level of a U-Net, which skips all others, is of this kind: it is made again from the image,
@@ -299,8 +308,7 @@ def _long_skips(edit: ModelEdit, regions: Regions, nodes: Mapping[ir.Node, ir.No
 
 def _conversions(kernel: FitKernel) -> int:
     """Return how many nodes of a quantised island only quantise or dequantise."""
-    nodes = (part.source.node for part in kernel.parts)
-    return sum(quantises(node) or dequantises(node) for node in nodes)
+    return sum(converts(part.source.node) for part in kernel.parts)
 
 
 def _operands_of(cone: set[ir.Node]) -> set[ir.Value]:

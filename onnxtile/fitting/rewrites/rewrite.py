@@ -22,6 +22,7 @@ from onnxtile.fitting.rewrites.means import (
 from onnxtile.fitting.rewrites.order import (
     delay_nodes,
     hasten_nodes,
+    join_islands,
     long_skips,
     make_again,
     order_as_planned,
@@ -259,8 +260,6 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
     """
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
-    if is_quantised(apart):
-        return None
     plain = write_attention(edit)
     split_packed_products(edit)
     slice_splits(edit)
@@ -271,6 +270,9 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
         return None
     read_by_rows(edit)
     edit.drop_unread()
+    if is_quantised(apart):
+        edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
+        join_islands(edit)
     rewrites: list[ModelRewrite] = []
     _note(rewrites, "rewrite", "attention is written as products", plain)
     _note(rewrites, "heads", "one head after the other", heads)

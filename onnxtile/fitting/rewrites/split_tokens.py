@@ -12,10 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.read_network import island_tensors, runs_as_one
 from onnxtile.fitting.strips import shares
+from onnxtile.model.node_kinds import converts, dequantises
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.table import movement_of
 from onnxtile.system.dataclass import dataclass
 
 # The heads of attention one after the other: each with its columns of the projections, its scores and its result.
@@ -29,9 +32,9 @@ _LARGEST = 96
 _SMALL = 8
 """A tensor of this part of another, such as a mean of each row, is kept rather than made again."""
 _LONGEST = 12
-"""Nodes that are run again for each head, at most."""
+"""Nodes that are run again for each head, at most. Of neither number, those that quantise or dequantise are counted."""
 _AGAIN = frozenset({"Add", "Cast", "Div", "LayerNormalization", "Mul", "Pow", "RMSNormalization", "Sqrt", "Sub"})
-"""Operators without products that are cheap to run again."""
+"""Operators without products that are cheap to run again, beside those that quantise, dequantise or rename."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def _unit(link: AxisLink, unit: int) -> int:
 
 def is_attention(edit: ModelEdit, node: ir.Node) -> bool:
     """Return whether a node is a product of two tensors, as the scores of attention are."""
-    return node.op_type == "MatMul" and not any(value is None or value in edit.constants for value in node.inputs)
+    factors = edit.factors(node)
+    return factors is not None and not any(value in edit.constants for value in factors)
 
 
 class _HeadFinder:
@@ -101,14 +105,11 @@ class _HeadFinder:
             self._grow(group, product, axis)
         except _NoHeads:
             return None
-        products = [node for node in group.nodes if self._is_product(node) and self._has_weights(node)]
-        return group if len(products) > 1 else None
-
-    def _is_product(self, node: ir.Node) -> bool:
-        return node.op_type in {"MatMul", "Gemm"}
-
-    def _has_weights(self, node: ir.Node) -> bool:
-        return node.inputs[1] in self.edit.constants
+        # Integers are joined, not the floats of them that other nodes read.
+        for node in list(group.nodes):
+            if dequantises(node) and any(use.node not in group.nodes for use in node.outputs[0].uses()):
+                del group.nodes[node]
+        return group if sum(map(self.edit.has_weights, group.nodes)) > 1 else None
 
     def _grow(self, group: HeadGroup, product: ir.Node, axis: HeadAxis) -> None:
         pending: list[tuple[ir.Node, HeadAxis]] = [(product, axis)]
@@ -118,7 +119,7 @@ class _HeadFinder:
                 if group.axes[node.outputs[0]] != heads:
                     raise _NoHeads
                 continue
-            if len(group.nodes) >= _LARGEST or len(node.outputs) > 1:
+            if sum(not converts(one) for one in group.nodes) >= _LARGEST or len(node.outputs) > 1:
                 raise _NoHeads
             links = self._links(node, heads.axis)
             group.nodes[node] = links
@@ -197,8 +198,8 @@ class _HeadWriter:
 
     def _second(self, edit: ModelEdit) -> set[ir.Node]:
         """Return the nodes that the second operands of products of two tensors come from."""
-        products = [node for node in self.group.nodes if node.op_type == "MatMul"]
-        pending = [node.inputs[1] for node in products if node.inputs[1] not in edit.constants]
+        products = [factors for node in self.group.nodes if (factors := edit.factors(node)) is not None]
+        pending: list[ir.Value | None] = [right for _, right in products if right not in edit.constants]
         later: set[ir.Node] = set()
         while pending:
             value = pending.pop()
@@ -255,7 +256,8 @@ class _HeadWriter:
             result = node.outputs[0]
             copy = self.edit.value(f"{result.name}/again", self.edit.sizes(result) or (), self.edit.dtype(result))
             inputs = [copies.get(operand, operand) if operand is not None else None for operand in node.inputs]
-            copies[result] = self.edit.add(before, node.op_type, inputs, copy, node.attributes.values())
+            self.edit.again(before, node, inputs, [copy])
+            copies[result] = copy
         return copies.get(value, value)
 
     def _cone(self, value: ir.Value) -> list[ir.Node]:
@@ -264,6 +266,8 @@ class _HeadWriter:
         pending, small = [value], self.edit.bytes(value) // _SMALL
         if self._is_read_after(value):
             return []
+        # Each kernel makes floats of integers for itself.
+        floats = [maker for maker in [value.producer()] if maker is not None and dequantises(maker)]
         while pending:
             node = pending.pop()
             maker = node.producer()
@@ -271,8 +275,10 @@ class _HeadWriter:
             if is_there or (node is not value and (self.edit.bytes(node) <= small or self._is_read_after(node))):
                 continue
             assert maker is not None
-            if maker.op_type not in _AGAIN or maker.domain not in STANDARD or len(cone) >= _LONGEST:
-                return []
+            is_free = converts(maker) or movement_of(maker) == "renames"
+            is_cheap = maker.op_type in _AGAIN and maker.domain in STANDARD
+            if not (is_free or is_cheap) or sum(not converts(one) for one in cone) >= _LONGEST:
+                return floats
             cone[maker] = None
             pending += [operand for operand in maker.inputs if operand is not None]
         return sorted(cone, key=self.places.__getitem__)
@@ -386,7 +392,7 @@ class _TokenAxes:
             if is_recurrent(node):
                 self.tokens[node.outputs[0]] = TokenRange(0, self._sizes(node)[0])
         for node in self.nodes:
-            if node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants:
+            if self.edit.has_weights(node):
                 axis = max(len(self._sizes(node)) - 2, 0)
                 # A single token, such as that of a class, says nothing of the tokens before it.
                 if self._sizes(node)[axis] > 1:
@@ -399,7 +405,9 @@ class _TokenAxes:
                 self._follow(node)
             if len(self.tokens) == known:
                 break
-        cuts = ((node, self._cut(node)) for node in self.nodes)
+        # Floats of integers are no tensors of their own: a DequantizeLinear is written with each piece that reads it.
+        stored = (node for node in self.nodes if self.edit.stored(node.outputs[0]) is node.outputs[0])
+        cuts = ((node, self._cut(node)) for node in stored)
         return {node: cut for node, cut in cuts if cut is not None}
 
     def _sizes(self, node: ir.Node) -> tuple[int, ...]:
@@ -476,11 +484,17 @@ def _same(node: ir.Node, axis: int) -> AxisLinks:
     return (AxisLink(axis), *(None for _ in node.inputs[1:]))
 
 
-def _whole_reads(cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
-    """Return the operands in pieces that a node reads whole, or along another axis than that of their tokens."""
+def _whole_reads(edit: ModelEdit, cuts: dict[ir.Node, TokenCut], node: ir.Node) -> list[ir.Value]:
+    """Return the stored operands in pieces that a node reads whole, or along another axis than that of their tokens.
+
+    A DequantizeLinear reads none: its readers do.
+    """
+    if edit.stored(node.outputs[0]) is not node.outputs[0]:
+        return []
     cut = cuts.get(node)
     whole = []
-    for index, value in enumerate(node.inputs):
+    for index, operand in enumerate(node.inputs):
+        value = None if operand is None else edit.stored(operand)
         maker = None if value is None else value.producer()
         if value is None or maker is None or maker not in cuts:
             continue
@@ -506,26 +520,31 @@ def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
 
     These are the nodes soon after the last reader of a tensor that is read whole, and those where the fewest bytes live in between.
     """
-    nodes = list(edit.model.graph)
+    inside = island_tensors(edit.model, edit.constants).inside
+    runs = runs_as_one(list(edit.model.graph), inside)
     last: dict[ir.Value, int] = {}
     last_whole: dict[ir.Value, int] = {}
-    for index, node in enumerate(nodes):
+    for index, node in ((index, node) for index, run in enumerate(runs) for node in run):
         last.update(dict.fromkeys(dependencies(node), index))
-        last_whole.update(dict.fromkeys(_whole_reads(cuts, node), index))
+        last_whole.update(dict.fromkeys(_whole_reads(edit, cuts, node), index))
     live: list[int] = []
     free: list[bool] = []
     held: set[ir.Value] = set()
-    for index, node in enumerate(nodes):
-        held = {value for value in (*held, *node.outputs) if last_whole.get(value, -1) > index}
+    for index, run in enumerate(runs):
+        made = [value for node in run for value in node.outputs if value not in inside]
+        held = {value for value in (*held, *made) if last_whole.get(value, -1) > index}
         free.append(not held)
-        dying = (value for value in dict.fromkeys(dependencies(node)) if last[value] == index)
-        live.append((live or [0])[-1] + sum(map(edit.bytes, node.outputs)) - sum(map(edit.bytes, dying)))
-    stretches = (list(places) for is_free, places in groupby(range(len(nodes) - 1), free.__getitem__) if is_free)
+        read = dict.fromkeys(value for node in run for value in dependencies(node) if value not in inside)
+        dying = (value for value in read if last[value] == index)
+        live.append((live or [0])[-1] + sum(map(edit.bytes, made)) - sum(map(edit.bytes, dying)))
+    stretches = (list(places) for is_free, places in groupby(range(len(runs) - 1), free.__getitem__) if is_free)
     breaks: set[int] = set()
     for stretch in stretches:
         breaks |= _least(live, stretch if not stretch[0] else stretch[1:])
         breaks |= {_soon(live, stretch)} if stretch[0] else set()
-    return {nodes[index + 1] for index in breaks}
+    return {
+        next(node for node in runs[index + 1] if not dequantises(node) or len(runs[index + 1]) == 1) for index in breaks
+    }
 
 
 def _soon(live: Sequence[int], stretch: Sequence[int]) -> int:
@@ -562,22 +581,31 @@ class _PieceWriter:
     def write(self, breaks: set[ir.Node]) -> None:
         """Write all segments; each node of `breaks` begins another one."""
         graph = self.edit.model.graph
-        nodes = list(graph)
-        for node in nodes:
+        gone: list[ir.Node] = []
+        for node in list(graph):
             if node in breaks:
                 self._flush(node)
-            self._flush_makers(_whole_reads(self.cuts, node), node)
+            if self._is_written_by_readers(node):
+                gone.append(node)
+                continue
+            self._flush_makers(_whole_reads(self.edit, self.cuts, node), node)
             if node in self.cuts:
                 self.segment.append(node)
+                gone.append(node)
             else:
                 self._keep(node)
         self._flush(None)
         for value in list(graph.outputs):
             if value in self.pieces:
                 self.edit.replace(value, self._whole(value, None))
-        for node in reversed(nodes):
-            if node in self.cuts:
-                graph.remove(node, safe=True)
+        for node in reversed(gone):
+            graph.remove(node, safe=True)
+
+    def _is_written_by_readers(self, node: ir.Node) -> bool:
+        """Return whether a node gives floats of integers to nodes that are cut alone."""
+        value = node.outputs[0]
+        uses = value.uses() if self.edit.stored(value) is not value else ()
+        return bool(uses) and all(use.node in self.cuts for use in uses)
 
     def _keep(self, node: ir.Node) -> None:
         """Give a node that is not cut its operands as wholes."""
@@ -594,7 +622,7 @@ class _PieceWriter:
         for node in reversed(self.segment):
             if not wanted.isdisjoint(node.outputs):
                 makers.append(node)
-                wanted.update(dependencies(node))
+                wanted.update(map(self.edit.stored, dependencies(node)))
         if makers:
             taken = set(makers)
             waiting = [node for node in self.segment if node not in taken]
@@ -677,10 +705,28 @@ class _PieceWriter:
         return states
 
     def _operand(self, node: ir.Node, index: int, start: int, stop: int, before: ir.Node | None) -> ir.Value:
-        """Return what the tokens of the result from `start` to `stop` read of an operand."""
-        value, cut = node.inputs[index], self.cuts[node]
+        """Return what the tokens of the result from `start` to `stop` read of an operand: of integers, floats for this reader alone."""
+        value, read = node.inputs[index], self.cuts[node].reads[index]
         assert value is not None
-        maker, read = value.producer(), cut.reads[index]
+        stored, maker = self.edit.stored(value), value.producer()
+        part = self._stored_part(stored, node, index, start, stop, before)
+        if stored is value or maker is None:
+            return part
+        links = None if read is None else self.edit.links(maker, read.axis)
+        inputs: list[ir.Value | None] = [part, *maker.inputs[1:]]
+        for place, (number, link) in enumerate(zip(maker.inputs, links or (), strict=False)):
+            if place and number is not None and link is not None and read is not None:
+                inputs[place] = self._slice(number, link.axis, start + read.shift, stop + read.shift, before)
+        result = self.edit.value(f"{value.name}/{start}", self.edit.sizes(part) or (), self.edit.dtype(value))
+        self.edit.again(before, maker, inputs, [result])
+        return result
+
+    def _stored_part(
+        self, value: ir.Value, node: ir.Node, index: int, start: int, stop: int, before: ir.Node | None
+    ) -> ir.Value:
+        """Return what the tokens of a node's result read of the operand that is stored for one."""
+        maker, cut = value.producer(), self.cuts[node]
+        read = cut.reads[index]
         if read is None:
             return self._whole(value, before)
         first, last = start + read.shift, stop + read.shift

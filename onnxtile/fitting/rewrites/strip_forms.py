@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model import keys
+from onnxtile.model.node_kinds import converts
 from onnxtile.model.topology import has_body
 from onnxtile.operators.families.movement import interpolates, is_mirrored, pad_sizes, resize_scales
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
@@ -279,7 +280,7 @@ def _scaling(edit: ModelEdit, facts: NodeView, axes: Sequence[int], sizes: Seque
 
 
 _DEEPEST = 12
-"""Nodes between a product and the node that takes a part of its result, at most."""
+"""Nodes between a product and the node that takes a part of its result, at most; those that quantise or dequantise are not counted."""
 
 
 class _NotPacked(Exception):
@@ -356,8 +357,8 @@ class _PartMaker:
         node, sizes = value.producer(), self.edit.sizes(value)
         if node is None or sizes is None or depth > _DEEPEST or has_body(node) or len(node.outputs) > 1:
             raise _NotPacked
-        is_product = node.op_type in {"MatMul", "Gemm"} and node.inputs[1] in self.edit.constants
-        is_moved = movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
+        is_product, is_converted = self.edit.has_weights(node), converts(node)
+        is_moved = is_converted or movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
         if not is_product and not is_moved:
             raise _NotPacked
         links = self.edit.links(node, axis)
@@ -375,7 +376,7 @@ class _PartMaker:
             if operand in self.edit.constants:
                 inputs.append(self.edit.part(f"{operand.name}/{window.start}", operand, rows))
             else:
-                inputs.append(self.part(operand, *rows, depth + 1))
+                inputs.append(self.part(operand, *rows, depth + (not is_converted)))
         result = self.edit.resized(value, axis, stop - start, f"part{start}")
         self.edit.again(self.before, node, inputs, [result])
         return result

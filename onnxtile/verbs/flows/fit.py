@@ -13,7 +13,6 @@ import onnx_ir as ir
 from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.floor import floor_of
-from onnxtile.fitting.live_bytes import uncut_peak
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.result import (
     InputPlace,
@@ -340,16 +339,14 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
-    of_tokens = None
-    if wanted.capacity is None or uncut_peak(tokens.regions.network) <= wanted.capacity:
-        of_tokens = WrittenSchedule(tokens, tokens.whole)
-    if of_tokens is None or not _is_within(of_tokens.plan.arena_size, wanted):
+    may_fit = wanted.capacity is None or tokens.schedule.peak <= wanted.capacity
+    if not may_fit or not _is_within(tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)
         if of_regions is not None:
             fits = _is_within(of_regions.plan.arena_size, wanted)
-            if fits or of_regions.plan.peak <= tokens.whole.peak:
+            if fits or of_regions.plan.peak <= tokens.schedule.peak:
                 return of_regions, is_cut_short
-    return of_tokens or WrittenSchedule(tokens, tokens.whole), False
+    return tokens, False
 
 
 def _is_within(size: int, wanted: FitTarget) -> bool:

@@ -16,6 +16,7 @@ from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of, known_shapes
 from onnxtile.fitting.live_bytes import uncut_loads
+from onnxtile.fitting.network import FitKernel
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
@@ -487,22 +488,38 @@ _KERNELS = 60_000
 """Kernels of all numbers of pieces that are tried, at most."""
 _UNSURE = 4
 """Numbers of pieces up to this one are tried even where they take no fewer bytes: some tensors are joined by copies."""
+_IN_PIECES = "its tokens are in pieces"
 _MENDED = 4
 """Times that segments in fewer pieces get more of them, at most."""
 
 
 @dataclass(frozen=True)
 class _TokenTrial:
-    """A model with its tokens in pieces: the largest sum of live bytes, and those of each segment."""
+    """A model with its tokens in pieces, which are not cut any more: the largest sums of live bytes of its segments, and of them all."""
 
     count: int
     subject: FitSubject
     peak: int
     segments: Mapping[int, int]
 
+    @cached_property
+    def pieces(self) -> FitSchedule:
+        """The kernels of the segments, each counted as it is."""
+        kernels, whole = self.subject.regions.network.kernels, self.subject.regions.whole
+        counted = (cost for kernel, cost in zip(kernels, whole, strict=True) if kernel.reason == _IN_PIECES)
+        return FitSchedule(tuple(counted))
 
-def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
-    """Return the model with its heads apart and as few pieces of its tokens as fit, and its kernels as regions, of which none is cut.
+    def draft(self, wanted: FitTarget) -> WrittenSchedule:
+        """Return the schedule that cuts no kernel; where one beside the pieces takes more bytes than wanted, such are cut into regions."""
+        subject, capacity = self.subject, max(wanted.capacity or 0, self.pieces.peak)
+        if subject.whole.peak <= capacity:
+            return WrittenSchedule(subject, subject.whole)
+        left = replace(wanted, capacity=capacity, extra_macs=max(subject.extra_left, 0.0), prices=subject.prices)
+        return FitAttempts(subject, left).result() or WrittenSchedule(subject, subject.whole)
+
+
+def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None:
+    """Return the model with its heads apart and as few pieces of its tokens as fit; kernels beside these are cut where they do not fit.
 
     Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough for their nodes.
     """
@@ -516,14 +533,14 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
         trial = _token_trial(subject, cuts, count)
         if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
             break
+        if not trials and wanted.capacity is not None and _peak_of_tokens(subject, trial) <= wanted.capacity:
+            return None  # what is beside the tokens takes more
         trials.append(trial)
         left -= trial.subject.kernels
         peak = trial.peak
         if wanted.capacity is None or peak <= wanted.capacity:
-            peak = trial.subject.whole.peak
-        is_worth = (
-            wanted.capacity is not None or best is None or is_in_proportion(best.subject.whole, trial.subject.whole)
-        )
+            peak = trial.pieces.peak
+        is_worth = wanted.capacity is not None or best is None or is_in_proportion(best.pieces, trial.pieces)
         if peak < least and is_worth:
             best, least = trial, peak
         elif best is not None and count > _UNSURE:
@@ -531,9 +548,15 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> FitSubject | None:
         if is_settled(before, (count, peak), wanted.capacity) or wanted.is_late:
             break
         before = (count, peak) if count > 1 else before
-    if best is None:
-        return None
-    return _with_fewer_pieces(subject, cuts, best, trials, wanted.capacity)
+    return None if best is None else _with_fewer_pieces(subject, cuts, best, trials, wanted)
+
+
+def _peak_of_tokens(subject: FitSubject, trial: _TokenTrial) -> int:
+    """Return the most bytes that live while a kernel runs of which a trial has pieces."""
+    network, cut = subject.regions.network, trial.subject.regions.network
+    beside = {cut.tensors[kernel.makes[0]].name for kernel in cut.kernels if kernel.reason != _IN_PIECES}
+    loads = zip(network.kernels, uncut_loads(network), strict=True)
+    return max(load for kernel, load in loads if network.tensors[kernel.makes[0]].name not in beside)
 
 
 def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
@@ -561,22 +584,25 @@ def _token_trial(
     loads = uncut_loads(network)
     segments: dict[int, int] = {}
     uncut = {tensor.name for tensor in subject.regions.network.tensors}
-    segment = None
+    segment, kernels = None, list[FitKernel]()
     for kernel, load in zip(reversed(network.kernels), reversed(loads), strict=True):
         # Parts of operands are taken for the node after them.
         name = network.tensors[kernel.makes[0]].name
         segment = names.get(name, None if name in uncut else segment)
         if segment is not None:
             segments[segment] = max(segments.get(segment, 0), load)
-    return _TokenTrial(count, edited, max(loads), segments)
+        kernels.append(kernel if segment is None else replace(kernel, links=None, reason=_IN_PIECES))
+    beside = Regions(replace(network, kernels=kernels[::-1]), edited.regions.groups)
+    return _TokenTrial(count, replace(edited, regions=beside), max(segments.values()), segments)
 
 
 def _with_fewer_pieces(
-    subject: FitSubject, cuts: TokenCuts, best: _TokenTrial, trials: Sequence[_TokenTrial], capacity: int | None
-) -> FitSubject:
+    subject: FitSubject, cuts: TokenCuts, best: _TokenTrial, trials: Sequence[_TokenTrial], wanted: FitTarget
+) -> WrittenSchedule:
     """Return the best model with fewer pieces in the segments that take no more bytes then than the largest one, or the capacity."""
+    capacity = wanted.capacity
     if capacity is not None and best.peak > capacity:
-        return best.subject
+        return best.draft(wanted)
     limit = most = best.peak if capacity is None else capacity
     divisors = [trial for trial in trials if best.count % trial.count == 0]
     counts = {
@@ -588,14 +614,14 @@ def _with_fewer_pieces(
         if mixed is None or mixed.subject.kernels >= best.subject.kernels:
             break
         if mixed.peak <= most:
-            arena = WrittenSchedule(mixed.subject, mixed.subject.whole).arena
-            if arena <= limit:
-                return mixed.subject
-            most = most * mixed.peak // arena  # there are gaps between the buffers
+            fewer = mixed.draft(wanted)
+            if fewer.arena <= limit:
+                return fewer
+            most = most * mixed.peak // fewer.arena  # there are gaps between the buffers
         over = {segment for segment, load in mixed.segments.items() if load > most}
         if not _raise_counts(counts, over, [trial.count for trial in divisors]):
             break
-    return best.subject
+    return best.draft(wanted)
 
 
 def _raise_counts(counts: dict[int, int], over: Iterable[int], numbers: Sequence[int]) -> bool:

@@ -18,6 +18,7 @@ import onnxtile
 from onnxtile.fitting.editing import ModelEdit, known_shapes
 from onnxtile.fitting.live_bytes import Overload, uncut_loads, uncut_peak
 from onnxtile.fitting.network import Network
+from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.rewrite import UnblockedModel, token_cuts
 from onnxtile.fitting.rewrites.split_tokens import split_heads, split_tokens
@@ -431,3 +432,113 @@ def test_only_what_needs_many_pieces_has_them(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(fitting_tokens, "_MENDED", 0)
     uniform = onnxtile.fit(block(), capacity=9_000, budget="0%", verify=False)
     assert fitted.after.nodes < uniform.after.nodes
+
+
+# Quantised transformers: what is between two kernels is integers, in pieces and joined, and no floats of them are stored.
+
+
+def quantised(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with its weights as integers with a scale for each column, and each result quantised; its output is integers."""
+    graph, nodes, scale = proto.graph, list[onnx.NodeProto](), ["of_all/scale", "of_all/zero"]
+    for tensor in list(graph.initializer):
+        array = numpy_helper.to_array(tensor)
+        if array.ndim == 2 and array.dtype == np.float32:
+            scales = np.abs(array).max(0) / 127
+            graph.initializer.remove(tensor)
+            integers = np.rint(array / scales).astype(np.int8), scales, np.zeros(len(scales), np.int8)
+            names = [f"{tensor.name}/{ending}" for ending in ("integers", "scales", "zeros")]
+            graph.initializer.extend(map(numpy_helper.from_array, integers, names))
+            nodes.append(onnx.helper.make_node("DequantizeLinear", names, [tensor.name], axis=1))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(1 / 16, np.float32), scale[0]))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), scale[1]))
+    for node in list(graph.node):
+        name = node.output[0]
+        node.output[0] = f"{name}/floats"
+        nodes += [
+            node,
+            onnx.helper.make_node("QuantizeLinear", [f"{name}/floats", *scale], [f"{name}/stored"]),
+            onnx.helper.make_node("DequantizeLinear", [f"{name}/stored", *scale], [name]),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.output[0].name += "/stored"
+    graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    return proto
+
+
+def separated(proto: onnx.ModelProto) -> ir.Model:
+    """Return a model in which each reader of a DequantizeLinear has its own, as fit reads it."""
+    made = load(proto)
+    separate(made)
+    return made
+
+
+def require_islands(cut: UnblockedModel) -> None:
+    """Require that floats of integers have one reader, which is no join and no part of them, and that weights are integers."""
+    constants = Constants(cut.model)
+    for node in cut.model.graph:
+        value = node.outputs[0]
+        if node.op_type == "DequantizeLinear" and value not in constants and not value.is_graph_output():
+            assert len(value.uses()) == 1
+        if node.op_type in {"Concat", "Slice"} and "/whole" in (value.name or ""):
+            assert cut.shapes.dtype(value) in {ir.DataType.INT8, ir.DataType.FLOAT}
+            assert cut.shapes.dtype(value) == ir.DataType.INT8 or value.is_graph_output()
+    floats = [tensor for tensor in cut.model.graph.initializers.values() if tensor.dtype == ir.DataType.FLOAT]
+    assert all(len(cut.shapes.sizes(tensor) or ()) != 2 for tensor in floats)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("form", ["block", "grouped", "rotated", "split", "gathered"])
+def test_tokens_of_quantised_models_are_integers_in_pieces(form: str, count: int) -> None:
+    forms = {"block": block(), "grouped": grouped(4, 2), "rotated": rotated(3)}
+    proto = quantised(forms[form] if form in forms else packed(form))
+    cut = in_pieces(separated(proto), count)
+    assert {rewrite.kind for rewrite in cut.rewrites} >= {"heads", "tokens"}
+    require_islands(cut)
+    assert onnxtile.verify(proto, cut.model).equal
+
+
+@pytest.mark.parametrize("fewer", [1, 3])
+def test_segments_of_quantised_models_may_be_in_fewer_pieces(fewer: int) -> None:
+    proto = quantised(block())
+    for parity in (0, 1):
+        counts = {segment: fewer for segment in range(40) if segment % 2 == parity}
+        cut = in_pieces(separated(proto), 6, counts)
+        require_islands(cut)
+        assert onnxtile.verify(proto, cut.model).equal
+
+
+def test_fit_takes_heads_and_tokens_of_a_quantised_model_as_of_floats(tmp_path: Path) -> None:
+    proto = quantised(block())
+    before = onnxtile.plan(proto).plan.arena_size
+    fitted = onnxtile.fit(proto, capacity=int(0.55 * before), budget="0%")
+    assert {"heads", "tokens"} <= {step.kind for step in fitted.steps}
+    assert fitted.after.macs == fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.max_rel == 0
+    fitted.save(tmp_path / "out.onnx")
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
+
+
+def test_a_convolution_before_quantised_tokens_is_cut_beside_them() -> None:
+    """Neither the quantised image, nor the tokens with their hidden ones, fit as a whole."""
+    head = """
+g (float[1,8,24,24] image) => (float[1,19,24] y) {
+    i1 = Conv<kernel_shape=[8,4], strides=[8,4]>(image, w0)
+    i2 = Reshape(i1, flat)
+    x = Transpose<perm=[0,2,1]>(i2)
+"""
+    proto = block()
+    made = model(head + BLOCK.split("{", maxsplit=1)[1], w0=(WIDTH, 8, 8, 4), flat=[1, WIDTH, 18])
+    made.graph.initializer.extend(proto.graph.initializer)
+    whole = quantised(made)
+    whole.graph.node.insert(
+        0, onnx.helper.make_node("QuantizeLinear", ["image", "of_all/scale", "of_all/zero"], ["image/q"])
+    )
+    whole.graph.node.insert(
+        1, onnx.helper.make_node("DequantizeLinear", ["image/q", "of_all/scale", "of_all/zero"], ["image/d"])
+    )
+    conv = next(node for node in whole.graph.node if node.op_type == "Conv")
+    conv.input[0] = "image/d"
+    fitted = onnxtile.fit(whole, capacity=2304, budget="0%")
+    assert {"heads", "tokens", "strip"} <= {step.kind for step in fitted.steps}
+    assert fitted.before.arena > 2 * 2304
