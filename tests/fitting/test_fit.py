@@ -29,6 +29,7 @@ from onnxtile.fitting.write import wrap
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.planning.model_plan import PlanSettings
+from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.long_work import Progress, silent
@@ -256,6 +257,23 @@ def test_a_schedule_with_gaps_is_planned_before_a_smaller_one_is_sought(
     )
     found = onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False)
     assert found.fits and found.after == without.after
+
+
+def test_a_schedule_whose_plan_is_larger_than_it_was_placed_gives_way_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    capacity, first, planned = 10 << 10, list[FitSchedule](), WrittenSchedule.plan.fget  # type: ignore[attr-defined]
+
+    def larger_at_first(draft: WrittenSchedule) -> PlanResult:
+        plan: PlanResult = planned(draft)
+        if draft.schedule.is_whole or draft.schedule not in (first or [draft.schedule]):
+            return plan
+        first[:] = [draft.schedule]
+        return replace(plan, arenas=(replace(plan.arenas[0], size=capacity + 1),))
+
+    monkeypatch.setattr(WrittenSchedule, "plan", property(larger_at_first))
+    assert onnxtile.fit(inverted_residuals(), capacity=capacity, verify=False).fits
+    assert first
 
 
 def test_the_model_holds_the_plan_that_the_run_inside_the_arena_proves(tmp_path: Path) -> None:

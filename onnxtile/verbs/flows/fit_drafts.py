@@ -231,11 +231,11 @@ class WrittenSchedule:
         """
         settings, capacity = self.subject.settings, self.subject.capacity
         in_order = replace(settings, order="model", bounds_orders=False)
-        are_few, enough = self.nodes <= _FULLY_PLANNED, replace(settings.effort, enough=capacity or 0)
-        if capacity is not None and self.arena <= capacity:
-            return settings if are_few else replace(in_order, effort=replace(LEVELS["low"], enough=capacity))
-        only_closer = capacity is not None and self.peak <= capacity and self.closer.size <= capacity
-        return replace(in_order if only_closer or not are_few else settings, effort=enough)
+        are_few = self.nodes <= _FULLY_PLANNED
+        if are_few and (capacity is None or self.arena <= capacity):
+            return settings
+        in_other_orders = are_few and (capacity is None or self.peak > capacity or self.closer.size > capacity)
+        return replace(settings if in_other_orders else in_order, effort=replace(settings.effort, enough=capacity or 0))
 
     @cached_property
     def closer(self) -> Allocation:
@@ -244,11 +244,12 @@ class WrittenSchedule:
             self.subject.settings, self.subject.regions, replace(NORMAL, enough=self.subject.capacity or 0)
         )
 
-    def fits_placed(self, capacity: int) -> bool:
-        """Return whether the arena is within a capacity, with little effort, with that of a plan, or, of few nodes, in another order."""
-        if self.arena <= capacity or self.peak > capacity:
-            return self.arena <= capacity
-        return self.closer.size <= capacity or (self.nodes <= _FULLY_PLANNED and self.plan.arena_size <= capacity)
+    def fits_planned(self, capacity: int) -> bool:
+        """Return whether its plan is within a capacity; it is only made where its buffers could be placed so, or in another order."""
+        if self.arena > capacity and self.peak > capacity:
+            return False
+        is_placed = self.arena <= capacity or self.closer.size <= capacity
+        return (is_placed or self.nodes <= _FULLY_PLANNED) and self.plan.arena_size <= capacity
 
     @cached_property
     def least_arena(self) -> int:
@@ -452,7 +453,7 @@ class FitAttempts:
                 if schedule is None:
                     continue
                 draft = self._draft(schedule)
-                if draft.fits_placed(self.capacity):
+                if draft.fits_planned(self.capacity):
                     return draft
                 left, room = left - 1, min(room, 2 * self.capacity - draft.least_arena)
             if left <= 0:
