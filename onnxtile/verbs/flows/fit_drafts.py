@@ -557,7 +557,7 @@ def _peak_of_tokens(subject: FitSubject, trial: _TokenTrial) -> int:
     network, cut = subject.regions.network, trial.subject.regions.network
     beside = {cut.tensors[kernel.makes[0]].name for kernel in cut.kernels if kernel.reason != _IN_PIECES}
     loads = zip(network.kernels, uncut_loads(network), strict=True)
-    return max(load for kernel, load in loads if network.tensors[kernel.makes[0]].name not in beside)
+    return max((load for kernel, load in loads if network.tensors[kernel.makes[0]].name not in beside), default=0)
 
 
 def is_in_proportion(before: FitSchedule, after: FitSchedule) -> bool:
