@@ -43,11 +43,14 @@ def inferred_by_onnx(model: ir.Model) -> list[Known]:
     """
     graphs = [list(_graph_values(graph)) for graph in main_graphs(model)]
     if len(graphs) > 1:  # in bodies, values get other names, and loops another input
-        with cycles_freed():
-            copy = model.clone()
-            return _inferred(copy, [list(_graph_values(graph)) for graph in main_graphs(copy)])
+        with cycles_freed():  # a name for the copy here would keep it
+            return _inferred_in_place(model.clone())
     with types_kept(graphs[0]):
         return _inferred(model, graphs)
+
+
+def _inferred_in_place(model: ir.Model) -> list[Known]:
+    return _inferred(model, [list(_graph_values(graph)) for graph in main_graphs(model)])
 
 
 def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:

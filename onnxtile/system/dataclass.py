@@ -17,7 +17,7 @@ from reprlib import recursive_repr
 from threading import local
 from typing import TYPE_CHECKING, Any, NoReturn
 
-_OFTEN = 40
+_OFTEN = 500
 """Calls of an `__init__` that take as long, beyond those of the compiled one, as it takes to compile it."""
 
 if TYPE_CHECKING:
@@ -138,28 +138,15 @@ class _Initialiser:
             instance.__post_init__()
 
     def _compiled(self) -> Any:
-        """Return the method compiled, without what the standard library compiles beside it, and put it in place."""
-        known: dict[str, Any] = {"__missing": MISSING, "__put": object.__setattr__}
-        by_place, by_name, lines = ["self"], ["*"], []
-        for number, field in enumerate(dataclasses.fields(self._owner)):
-            name, default, maker = field.name, f"__default_{number}", f"__maker_{number}"
-            known |= {default: field.default, maker: field.default_factory}
-            is_made = field.default_factory is not MISSING
-            if field.init:
-                is_needed = field.default is MISSING and not is_made
-                (by_name if field.kw_only else by_place).append(name if is_needed else f"{name}={default}")
-                value = f"{maker}() if {name} is __missing else {name}" if is_made else name
-            elif is_made:
-                value = f"{maker}()"
-            else:
-                continue
-            lines.append(f"__put(self, {name!r}, {value})" if self._frozen else f"self.{name} = {value}")
-        lines += ["self.__post_init__()"] if hasattr(self._owner, "__post_init__") else ["pass"]
-        head = ", ".join(by_place + (by_name if len(by_name) > 1 else []))
-        exec(f"def __init__({head}):\n    " + "\n    ".join(lines), known)
-        method = known["__init__"]
+        """Return the method as the standard library writes it for a class of the same fields, and put it in place."""
+        fields: list[Any] = [(field.name, field.type, field) for field in dataclasses.fields(self._owner)]
+        # A class without a text of its own would get its signature as one, which takes longer than all else.
+        members: dict[str, Any] = {"__doc__": "Not empty."}
+        if hasattr(self._owner, "__post_init__"):
+            members["__post_init__"] = None
+        twin = dataclasses.make_dataclass("Twin", fields, namespace=members, frozen=self._frozen, repr=False, eq=False)
+        method = vars(twin)["__init__"]
         method.__qualname__ = f"{self._owner.__qualname__}.__init__"
-        method.__annotations__ = {f.name: f.type for f in dataclasses.fields(self._owner) if f.init} | {"return": None}
         self._owner.__init__ = method
         return method
 

@@ -540,7 +540,6 @@ def test_a_concat_of_data_dependent_size_begins_with_its_first_operand() -> None
         (["--state", "past=present", "--state", "past=y"], "'past' is given twice"),
         (["--state", "past=present", "--state", "x=present"], "is given as the state of two inputs"),
         (["--state", "all"], "invalid --state 'all'"),
-        (["--state-steps", "3"], "write --runs 8"),
         (["--runs", "0"], "invalid --runs 0"),
     ],
 )
