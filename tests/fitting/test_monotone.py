@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise, permutations, product
+from typing import Any
 
 import onnx
 import pytest
@@ -80,13 +81,15 @@ def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.Mod
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])
-def test_all_capacities_take_points_of_one_way_down(budget: float) -> None:
+def test_all_capacities_take_points_of_one_way_down(
+    budget: float, share: Callable[[Iterable[Any], int], list[Any]]
+) -> None:
     """Half-way between two points the one below counts, so that each capacity does as well as the smaller ones."""
-    about = unblocked_subject(subject(inverted_residuals(65)))
+    about = unblocked_subject(subject(inverted_residuals(33)))
     wanted = FitTarget(None, budget, prices=about.prices)
     points = Descent(about.regions, wanted).all_points()
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
-    for above, point in pairwise(points):
+    for above, point in share(pairwise(points), 3):
         way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
         found = next(way.within((above.peak + point.peak) // 2))
         assert way.price(found) <= way.price(point)
