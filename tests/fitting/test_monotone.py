@@ -55,7 +55,7 @@ def require_no_worse(made: onnx.ModelProto, points: Iterable[tuple[float, float]
             assert large.fits or not small.fits
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(nets())
 def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     require_no_worse(made, {*product(SHARES, BUDGETS[1:2]), *product(SHARES[1:2], BUDGETS)})
@@ -68,9 +68,8 @@ def test_what_fits_less_fits_more_at_all_shares_and_budgets(made: onnx.ModelProt
     require_no_worse(made, product(SHARES, BUDGETS))
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(nets())
-def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
+def require_smallest(made: onnx.ModelProto) -> None:
+    """The smallest arena fits as a capacity, and nothing below it does."""
     about = subject(made)
     least = fitted(about, None, 0.1).after.arena
     assert fitted(about, least, 0.1).fits
@@ -78,6 +77,19 @@ def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.Mod
     assert not below.fits
     assert below.blocked_by is not None
     assert below.after.arena == (about.before.arena if below.blocked_by.search == "floor" else least)
+
+
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(nets())
+def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
+    require_smallest(made)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(nets())
+def test_the_smallest_arena_of_more_nets_is_what_fits(made: onnx.ModelProto) -> None:
+    require_smallest(made)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])
