@@ -32,7 +32,7 @@ TIMM = {
     "mobilevit_xxs": 256,
 }
 """Nets of timm, and the rows of pixels of their images."""
-_UNQUANTISED = {"deit_tiny_patch16_224", "mobilevit_xxs", "lstm", "gru", "silero_vad", "decoder"}
+_UNQUANTISED = {"mobilevit_xxs", "lstm", "gru", "silero_vad", "decoder"}
 """Nets whose int8 form the quantiser does not make, or makes of the smaller part of their operators."""
 
 
