@@ -673,11 +673,19 @@ def _measured(node: ir.Node, sizes: Sequence[int]) -> Array:
 
 
 def _with_names(node: ir.Node) -> tuple[onnx.NodeProto, dict[ir.Value, str]]:
-    """Return `node` with names of its own for what it reads and makes, and these names."""
+    """Return `node` with a name for each value that it reads and makes, and these names.
+
+    Values of the graph around a call and of the function that is called may have one name.
+    """
     proto = ir.serde.serialize_node(node)
     say_default(proto)
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
-    return proto, {value: value.name or "" for value in values}
+    values = dict.fromkeys(value for value in (*node.inputs, *node.outputs) if value is not None and value.name)
+    names = {value: value.name or "" for value in values}
+    if len(set(names.values())) < len(names):
+        names = {value: f"value{number}" for number, value in enumerate(values)}
+        for written, used in ((proto.input, node.inputs), (proto.output, node.outputs)):
+            written[:] = [names.get(value, "") if value is not None else "" for value in used]
+    return proto, names
 
 
 def say_default(node: onnx.NodeProto) -> None:

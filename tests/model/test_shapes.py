@@ -162,6 +162,37 @@ def test_calls_of_functions(text: Text, value_of: ValueOf) -> None:
     assert resolve(model).sizes(value_of(model, "y")) == (2, 3)
 
 
+_AROUND = """<ir_version: 8, opset_import: ["": 17, "local": 1, "com.microsoft": 1]>
+g (uint8[1,3,8,8] q, float s, uint8 z, float[5,3,3,3] w) => (float y) { y = local.outer(q, s, z, w) }
+<domain: "local", opset_import: ["": 17, "com.microsoft": 1, "local": 1]>
+outer (q, s, z, w) => (y) { f = com.microsoft.DequantizeLinear(q, s, z) %s }
+<domain: "local", opset_import: ["": 17, "com.microsoft": 1]>
+inner %s"""
+_NUMBERS = "v = Constant<value_ints = [16, 4]>() c = Constant<value_ints = [8, 24]>() y = local.inner(f, v, c)"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "sizes"),
+    [
+        (
+            "v = Neg(f) y = local.inner(v, w)",
+            "(a, w) => (y) { v = Conv(a, w) y = com.microsoft.Gelu(v) }",
+            (1, 5, 6, 6),
+        ),
+        (
+            _NUMBERS,
+            "(f, a, b) => (y) { v = Add(a, b) t = Sub(v, a) r = Reshape(f, t) y = com.microsoft.Gelu(r) }",
+            (8, 24),
+        ),
+    ],
+)
+def test_a_function_may_make_a_value_of_a_name_that_the_caller_uses(
+    outer: str, inner: str, sizes: tuple[int, ...]
+) -> None:
+    model = load(onnx.parser.parse_model(_AROUND % (outer, inner)))
+    assert resolve(model, run=True).sizes(model.graph.outputs[0]) == sizes
+
+
 # What inference lacks, a run shows: here the values that a Where passes on.
 CHAIN = (
     (
