@@ -282,7 +282,8 @@ class _NetworkReader:
                 if value not in settled and link is not None and self._moves(value, link.axis, slid):
                     axes[value] = link.axis
                     settled.add(value)
-        return axes
+        # Of a tensor without elements there is no strip.
+        return {value: None if 0 in (self.shapes.sizes(value) or ()) else axis for value, axis in axes.items()}
 
     def _moves(self, value: ir.Value, axis: int, slid: Collection[ir.Value]) -> bool:
         """Return whether a reader of rows along an axis says which rows a value has: those of maps lie along rows or columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,16 @@ def test_kernels_without_rows_are_left_out() -> None:
     )
     with pytest.raises(Infeasible, match="takes less than 128 bytes"):
         onnxtile.fit(made, capacity=64)
+
+
+@pytest.mark.parametrize("capacity", ["1408", "smallest"])
+def test_tensors_without_rows_are_not_cut(capacity: str) -> None:
+    made = model(
+        """g (float[4,96] x, float[0,96] n) => (float[4,80] y, float[0,80] z) {
+            a = Concat<axis=0>(x, n) b = MatMul(a, w) y = Relu(b) c = MatMul(n, w) z = Relu(c) }""",
+        w=(96, 80),
+    )
+    assert onnxtile.fit(made, capacity=capacity, budget="30%").fits
 
 
 def test_rows_that_windows_read_again_are_kept_unless_the_budget_lets_them_be_computed_again() -> None:
