@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxtile.fitting.read_network import MATRIX_PRODUCTS
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import ModulePath, module_note, module_path
@@ -17,7 +18,7 @@ from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.table import axis_links, factors_of
+from onnxtile.operators.table import FloatMeaning, axis_links, operator_of
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array
@@ -25,7 +26,6 @@ from onnxtile.system.runtime import Array
 NodePosition: TypeAlias = tuple[int, ...]
 """The position of a node, compared number by number, so that there is always one between two others."""
 
-_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QGemm", "QLinearMatMul"})
 _PART = 256
 """A tensor of this part of the largest one does not matter for the bytes alive."""
 
@@ -52,8 +52,10 @@ class ModelEdit:
             return None
 
     def factors(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-        """Return the operands that a product of matrices multiplies; None for any other node."""
-        places = factors_of(node) if node.op_type in _MATRIX_PRODUCTS else None
+        """Return the operands that a product of matrices multiplies, of floats or of integers; None for any other node."""
+        row = operator_of(node)
+        meaning = node if row is None or not isinstance(row.quantised, FloatMeaning) else row.quantised
+        places = None if row is None or meaning.op_type not in MATRIX_PRODUCTS else row.factors
         left, right = (None, None) if places is None else (node.inputs[place] for place in places)
         return None if left is None or right is None else (left, right)
 

@@ -192,7 +192,8 @@ def _sums_stored(node: ir.Node | None, inside: Collection[ir.Value]) -> bool:
     return node is not None and folding_of(node) is not None and node.inputs[0] not in inside
 
 
-_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+"""Products of two matrices; in a quantised model, what its products of integers stand for."""
 _STANDARD = {"", "ai.onnx"}
 
 
@@ -467,7 +468,7 @@ class _NetworkReader:
 
     def _may_round(self, node: ir.Node) -> bool:
         """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
-        return self.exact and node.op_type in _MATRIX_PRODUCTS and self.inside.isdisjoint(node.inputs)
+        return self.exact and node.op_type in MATRIX_PRODUCTS and self.inside.isdisjoint(node.inputs)
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""

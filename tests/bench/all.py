@@ -5,7 +5,7 @@
 FOLDER takes nets, peers, and a folder for each commit, with rows and logs. PYTHON is one with
 `pip install torch torchvision timm transformers onnx onnxscript onnxruntime`; it exports the nets. A step that ended well at this commit is
 not run again, so a run that was ended goes on. A step that fails leaves its table as it was; the others go on, and the exit code is 1.
-Names are those of `tests.bench.measure`, `compare` for what stands beside the peers, and those of the exports.
+A step has the name of its table in `tests.bench.measure`. The step `compare` measures the peers. An export has the name of its folder.
 """
 
 from __future__ import annotations
