@@ -20,7 +20,7 @@ _ROUNDING = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt
 _EXPONENTIAL = ["Erf", "Exp", "Log"]
 _TRIGONOMETRIC = ["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh"]
 _ACTIVATIONS = [
-    *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu"),
+    *("Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu"),
     *("Shrink", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu"),
 ]
 _CONVERTING = ["BitCast", "Cast", "CastLike", "DequantizeLinear", "IsInf", "IsNaN", "QuantizeLinear"]
@@ -43,9 +43,7 @@ _COMPARING = ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
 _LOGICAL = ["And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"]
 
 _CONTRIBUTED_OVER: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(
-        ["BiasGelu", "Gelu", "LinearAttentionGate", "MurmurHash3", "SampleOp", "ScaledSiLU"], frozenset({0})
-    ),
+    **dict.fromkeys(["BiasGelu", "LinearAttentionGate", "MurmurHash3", "SampleOp", "ScaledSiLU"], frozenset({0})),
     **dict.fromkeys(["BranchwiseRMSNorm", "DequantizeLinear", "QuantizeLinear", "Trilu"], frozenset({0})),
     "FusedConv": frozenset({3}),
     "FusedGemm": frozenset({2}),

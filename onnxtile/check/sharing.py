@@ -399,8 +399,6 @@ def _places_over(node: GraphNode) -> frozenset[int]:
 
 def _is_by_element(node: GraphNode) -> bool:
     """Return whether the attributes of `node` choose the form that is in the table."""
-    if node.operator == "Gelu":  # kernels of the tanh form read elements that they have written
-        return bool(node.attributes.get("approximate", "none") == "none")
     if node.operator == "BatchNormalization":
         name, wanted = ("is_test", 1) if node.opset < 7 else ("training_mode", 0)
         return node.number(name, 0) == wanted

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxtile.fitting.read_network import MATRIX_PRODUCTS
 from onnxtile.model.constants import Constants, made_tensor
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import ModulePath, module_note, module_path
@@ -18,7 +17,7 @@ from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.opset import opset_of
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks
-from onnxtile.operators.table import FloatMeaning, axis_links, operator_of
+from onnxtile.operators.table import axis_links, factors_of, multiplies_matrices
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.runtime import Array
@@ -53,9 +52,7 @@ class ModelEdit:
 
     def factors(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
         """Return the operands that a product of matrices multiplies, of floats or of integers; None for any other node."""
-        row = operator_of(node)
-        meaning = node if row is None or not isinstance(row.quantised, FloatMeaning) else row.quantised
-        places = None if row is None or meaning.op_type not in MATRIX_PRODUCTS else row.factors
+        places = factors_of(node) if multiplies_matrices(node) else None
         left, right = (None, None) if places is None else (node.inputs[place] for place in places)
         return None if left is None or right is None else (left, right)
 

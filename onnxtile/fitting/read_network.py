@@ -19,7 +19,7 @@ from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLink, AxisLinks
-from onnxtile.operators.table import Folding, axis_links, folding_of, sharing_of, slides, work_of
+from onnxtile.operators.table import MATRIX_PRODUCTS, Folding, axis_links, folding_of, sharing_of, slides, work_of
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 
@@ -192,8 +192,6 @@ def _sums_stored(node: ir.Node | None, inside: Collection[ir.Value]) -> bool:
     return node is not None and folding_of(node) is not None and node.inputs[0] not in inside
 
 
-MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
-"""Products of two matrices; in a quantised model, what its products of integers stand for."""
 _STANDARD = {"", "ai.onnx"}
 
 

@@ -410,8 +410,6 @@ def _is_plain(node: ir.Node, row: Operator, facts: LayoutFacts) -> bool:
     """Return whether `node` has one result, or several that may share, and its attributes choose the form that is in the table."""
     if not row.over_each and ([v for v in node.outputs if v.name] != [*node.outputs[:1]]):
         return False
-    if row.name == "Gelu":
-        return node.attributes.get_string("approximate", "none") == "none"
     if row.name == "BatchNormalization":
         if facts.opset() < 7:
             return node.attributes.get_int("is_test", 0) == 1

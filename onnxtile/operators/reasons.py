@@ -27,7 +27,7 @@ ALL_ROWS = No("a row of its result is made of all rows, or of a state that it ke
 WINDOW = No("a window reads neighbours that are written already", _RUN)
 MOVED = No("it moves elements to other places, or takes some of them", _RUN)
 SMALLER = No("its result is smaller than its operand, but for axes of one element", _ONNX)
-READ_AGAIN = No("its kernel reads elements that it has overwritten", _RUN)
+READ_AGAIN = No("its kernel reads elements that it has overwritten, at least on processors without AVX-512", _RUN)
 HALF_ROW = No(
     "a kernel without vectors reads the other half of a row after it has written it", "mlas/lib/rotary_embedding.cpp"
 )

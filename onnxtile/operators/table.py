@@ -382,6 +382,17 @@ def work_of(node: ir.Node, shapes: KnownShapes) -> OperationCount:
     raise NotApplicable(f"no rule counts the operator {operator_name(node)}")
 
 
+MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+"""Products of two matrices; in a quantised model, what its products of integers stand for."""
+
+
+def multiplies_matrices(node: ir.Node) -> bool:
+    """Return whether `node` is a product of two matrices, of floats or of integers."""
+    row = operator_of(node)
+    meaning = row.quantised if row is not None and isinstance(row.quantised, FloatMeaning) else node
+    return row is not None and meaning.op_type in MATRIX_PRODUCTS
+
+
 def factors_of(node: ir.Node) -> tuple[int, int] | None:
     """Return the places of the operands that `node` multiplies, a weight last; None where it multiplies no two operands."""
     row = operator_of(node)
