@@ -56,7 +56,7 @@ def require_no_worse(made: onnx.ModelProto, points: Iterable[tuple[float, float]
             assert large.fits or not small.fits
 
 
-@draws(3, slow=3)
+@draws(6, slow=6)
 @given(nets())
 def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     require_no_worse(made, {*product(SHARES, BUDGETS[1:2]), *product(SHARES[1:2], BUDGETS)})
@@ -69,7 +69,7 @@ def test_what_fits_less_fits_more_at_all_shares_and_budgets(made: onnx.ModelProt
     require_no_worse(made, product(SHARES, BUDGETS))
 
 
-@draws(2, slow=8)
+@draws(3, slow=8)
 @given(nets())
 def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
     about = subject(made)
