@@ -84,8 +84,9 @@ def largest_error(outputs: Iterable[Mapping[str, Any]]) -> str:
     Near zero, an element may be off by a share of the largest element, and a quantised one by a step: as a share of itself, that is no
     measure of the result.
     """
-    relative = [(math.inf if output["max_rel"] is None else output["max_rel"], output) for output in outputs]
-    worst, output = max(relative, key=lambda pair: pair[0], default=(0.0, {"tolerance": 0.0}))
+    none: Mapping[str, Any] = {"max_rel": 0.0, "tolerance": 0.0}
+    output = max(outputs, key=lambda output: math.inf if output["max_rel"] is None else output["max_rel"], default=none)
+    worst = math.inf if output["max_rel"] is None else output["max_rel"]
     if worst <= output["tolerance"]:
         return f"worst relative error {worst:.2g}"
     return f"largest error {error_size(output['max_abs'], 2)}: {output['name']} {error_place(output['where'])}".rstrip()
