@@ -97,7 +97,7 @@ def unsigned_products(content: bytes) -> bytes:
     if any(_product(node) is not None for function in model.functions for node in _nodes_of(function.node)):
         model = inline_local_functions(model)
     typed = onnx.shape_inference.infer_shapes(model)
-    writer = _Writer(model)
+    writer = _ExactSumWriter(model)
     writer.rewrite(model.graph, typed.graph, {})
     return model.SerializeToString() if writer.count else content
 
@@ -123,7 +123,7 @@ def _product(node: ir.Node | onnx.NodeProto) -> _Product | None:
     return _products().get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
-class _Writer:
+class _ExactSumWriter:
     """Writes the nodes that raise int8 operands; `count` is the number of values that it has made."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -22,10 +22,11 @@ from onnxtile.operators.reads import SlidingAxis
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.system.runtime import Array
+from onnxtile.system.text import LARGEST_BOUND
 from onnxtile.tiling import choose as search
 from onnxtile.tiling.contraction import TensorOperand, matrix_product
 from onnxtile.tiling.grid import ORDERS, Axis, TileGrid, Workload
-from onnxtile.tiling.limits import LARGEST, AxisBounds, Limits, WindowBounds, bounds_of
+from onnxtile.tiling.limits import AxisBounds, Limits, WindowBounds, bounds_of
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
 from tests import build
 from tests.draws import draws
@@ -487,10 +488,10 @@ def test_max_bounds_every_axis_that_has_no_bound_of_its_own() -> None:
     assert Limits.of(max=64) == Limits(64, 64, 64)
     assert Limits.of(max=64, k=16) == Limits(64, 16, 64)
     assert Limits.of(n=8) == Limits(None, None, 8)
-    assert Limits.of(max=LARGEST).m == LARGEST
+    assert Limits.of(max=LARGEST_BOUND).m == LARGEST_BOUND
 
 
-@pytest.mark.parametrize("bound", [0, -1, -64, LARGEST + 1, 10**30])
+@pytest.mark.parametrize("bound", [0, -1, -64, LARGEST_BOUND + 1, 10**30])
 @pytest.mark.parametrize("option", ["max", "m", "k", "n"])
 def test_a_bound_that_makes_no_sense_is_refused_by_its_option(option: str, bound: Any) -> None:
     shown = "every axis" if option == "max" else option.upper()

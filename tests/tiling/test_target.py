@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +244,16 @@ def test_options_that_make_no_sense() -> None:
         TilingPolicy(runs=0)
     with pytest.raises(UsageError, match="the bound 0 of memory"):
         Limits.of(memory=0)
+
+
+def test_the_figures_of_a_ready_made_target_need_no_pydantic() -> None:
+    script = """
+import sys
+from onnxtile.system.registry import defer
+defer("pydantic")
+from onnxtile.tiling.limits import figures_of
+assert figures_of("cortex-m7").calls_per_second
+print("pydantic.main" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
