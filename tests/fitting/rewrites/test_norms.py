@@ -28,7 +28,7 @@ NORMS = {
     "channels, rows and columns": (17, "e = LayerNormalization<axis=1>(a, all_scale, all_bias)"),
     "rows and columns": (17, "e = LayerNormalization<axis=-2, epsilon=0.1>(a, map_scale)"),
 }
-CHANNELS, ROWS, COLUMNS = 16, 24, 16
+CHANNELS, ROWS, COLUMNS = 16, 12, 16
 MAP = CHANNELS * ROWS * COLUMNS * 4
 
 
