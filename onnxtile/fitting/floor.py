@@ -102,12 +102,28 @@ def _rule_of_kernel(regions: Regions, floor: Floor) -> str:
     """Return why the kernel is not cut, or not further; empty for outputs."""
     if floor.kernel is None:
         return ""
-    if floor.kernel in {place for group in regions.groups.values() for place in group.places}:
-        return "its rows are cut to the last, and its channels into chunks"
-    reason = regions.network.kernels[floor.kernel].reason
-    return (
-        reason or "its rows are cut to the last; no rule cuts its channels, which are not hidden between two products"
+    kernels = regions.network.kernels
+    if kernels[floor.kernel].reason:
+        return kernels[floor.kernel].reason
+    is_grouped = floor.kernel in {place for group in regions.groups.values() for place in group.places}
+    channels = (
+        ", and its channels into chunks"
+        if is_grouped
+        else "; no rule cuts its channels, which are not hidden between two products"
     )
+    return f"{_uncut_beside(regions, floor)}its rows are cut to the last{channels}"
+
+
+def _uncut_beside(regions: Regions, floor: Floor) -> str:
+    """Return why the largest tensor that is there as a whole is made or read at once, for a sentence that goes on; empty if it is not."""
+    for piece in sorted(floor.pieces, key=lambda piece: -piece.bytes):
+        for kernel in regions.network.kernels if piece.is_whole else ():
+            if kernel.reason and piece.tensor in (*kernel.makes, *kernel.reads):
+                does = "makes" if piece.tensor in kernel.makes else "reads"
+                return (
+                    f"{kernel.name} {does} all of {regions.network.tensors[piece.tensor].name}, since {kernel.reason}; "
+                )
+    return ""
 
 
 def _of_outputs(regions: Regions) -> Floor:
