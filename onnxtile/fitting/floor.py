@@ -129,8 +129,30 @@ def _uncut_beside(regions: Regions, floor: Floor) -> str:
 def _of_outputs(regions: Regions) -> Floor:
     tensors = regions.network.tensors
     kept = [_piece(regions, number, about.rows) for number, about in enumerate(tensors) if about.is_kept]
-    pieces = tuple(piece for piece in kept if piece.bytes)
-    return Floor(sum(piece.bytes for piece in pieces), None, pieces)
+    pieces = [piece for piece in kept if piece.bytes]
+    made = {piece.tensor for piece in pieces}
+    makers = (index for index, kernel in enumerate(regions.network.kernels) if not made.isdisjoint(kernel.makes))
+    # The maker that ends last has something to read then.
+    ends = ((_least_read(regions, index), index) for index in makers)
+    read, index = min(ends, key=lambda end: sum(piece.bytes for piece in end[0]), default=([], 0))
+    return Floor(sum(piece.bytes for piece in (*pieces, *read)), index if read else None, (*pieces, *read))
+
+
+def _least_read(regions: Regions, index: int) -> list[LivePiece]:
+    """Return what a kernel reads at least while it makes the last of its results beside its operands: a row, or a part of one by channels."""
+    kernel = regions.network.kernels[index]
+    if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
+        return []
+    hidden = {tensor for group in regions.groups.values() for tensor in group.tensors}
+    abouts = ((tensor, regions.network.tensors[tensor]) for tensor in kernel.reads)
+    pieces = (
+        LivePiece(tensor, aligned(about.item), is_whole=False, rows=0)
+        if tensor in hidden
+        else _piece(regions, tensor, 1)
+        for tensor, about in abouts
+        if not about.is_outside and not about.is_kept and not about.folds
+    )
+    return [piece for piece in pieces if piece.bytes]
 
 
 def _of_whole(regions: Regions, index: int) -> Floor:
@@ -580,19 +602,19 @@ class _RowCounts:
         made = least_from(self._made(read))
         if self.kernels[read.kernel].links is None:
             return made[-1:] + self._own(read.kernel)
-        forms = self._forms(read)
+        own = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
         rows = [
-            made[ends[1:]] + np.minimum.accumulate(self._left(read, starts)[:-1]) + price
-            for ends, starts, price in forms
+            made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - own)[:-1]) + price
+            for ends, starts, price in self._forms(read)
         ]
-        return least_of(rows) + self._own(read.kernel)
+        return least_of(rows) + own[1:]
 
     def _left(self, read: RowsNeeded, starts: RowNumbers) -> RowEnds:
         """Return the bytes of the tensors after a kernel, without the rows of an operand that it has read."""
         return self.after[read.kernel] - starts * float(self.sizes[read.tensor])
 
     def _own(self, index: int) -> int:
-        """Return the bytes of the results that a kernel makes at once at least; none where they take bytes of its operands."""
+        """Return the bytes of each row that a kernel makes of its results; none where they take bytes of its operands."""
         kernel = self.kernels[index]
         if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
             return 0
@@ -614,18 +636,18 @@ class _RowCounts:
             until, done = self.tensors[read.tensor].rows, 0
             rows = {read.tensor: until}
         else:
-            least = least_from(raw)
+            least, own = least_from(raw), np.arange(row + 1) * float(self._own(index))
             ends, starts, _ = min(
                 self._forms(read),
-                key=lambda form: least[form[0][row + 1]] + self._left(read, form[1])[: row + 1].min() + form[2],
+                key=lambda form: least[form[0][row + 1]] + (self._left(read, form[1])[: row + 1] - own).min() + form[2],
             )
-            done = int(self._left(read, starts)[: row + 1].argmin())
+            done = int((self._left(read, starts)[: row + 1] - own).argmin())
             until = first_least(raw, int(ends[row + 1]))
             rows = {read.tensor: until - int(starts[done])}
         self._add_before(read.tensor, until, rows)
         self._add_after(index, done, rows)
         for tensor, own in self._own_rows(index).items() if self._own(index) else ():
-            rows[tensor] = rows.get(tensor, 0) + own
+            rows[tensor] = rows.get(tensor, 0) + (own if self.kernels[index].links is None else row + 1 - done)
         return rows
 
     def _add_before(self, tensor: int, count: int, rows: dict[int, int]) -> None:
