@@ -139,16 +139,14 @@ def _of_outputs(regions: Regions) -> Floor:
 
 
 def _least_read(regions: Regions, index: int) -> list[LivePiece]:
-    """Return what a kernel reads at least while it makes the last of its results beside its operands: a row, or a part of one by channels."""
+    """Return what a kernel reads at least while it makes the last row beside its operands: a row of each, or of a channel of it."""
     kernel = regions.network.kernels[index]
     if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
         return []
     hidden = {tensor for group in regions.groups.values() for tensor in group.tensors}
     abouts = ((tensor, regions.network.tensors[tensor]) for tensor in kernel.reads)
     pieces = (
-        LivePiece(tensor, aligned(about.item), is_whole=False, rows=0)
-        if tensor in hidden
-        else _piece(regions, tensor, 1)
+        LivePiece(tensor, aligned(about.item), False, 0) if tensor in hidden else _piece(regions, tensor, 1)
         for tensor, about in abouts
         if not about.is_outside and not about.is_kept and not about.folds
     )
@@ -636,12 +634,14 @@ class _RowCounts:
             until, done = self.tensors[read.tensor].rows, 0
             rows = {read.tensor: until}
         else:
-            least, own = least_from(raw), np.arange(row + 1) * float(self._own(index))
+            least, ours = least_from(raw), np.arange(row + 1) * float(self._own(index))
             ends, starts, _ = min(
                 self._forms(read),
-                key=lambda form: least[form[0][row + 1]] + (self._left(read, form[1])[: row + 1] - own).min() + form[2],
+                key=lambda form: (
+                    least[form[0][row + 1]] + (self._left(read, form[1])[: row + 1] - ours).min() + form[2]
+                ),
             )
-            done = int((self._left(read, starts)[: row + 1] - own).argmin())
+            done = int((self._left(read, starts)[: row + 1] - ours).argmin())
             until = first_least(raw, int(ends[row + 1]))
             rows = {read.tensor: until - int(starts[done])}
         self._add_before(read.tensor, until, rows)
