@@ -142,8 +142,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
-_NEAR = 1.05
-"""Above this multiple of the capacity, more effort seldom lets buffers of more nodes fit."""
+_MANY, _NEAR = 1_500, 1.05
+"""Nodes above which more effort seldom lets buffers fit that take more than this multiple of the capacity."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
 """The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 
@@ -255,8 +255,8 @@ class WrittenSchedule:
         return self.arena_for(capacity) <= capacity and self.plan.arena_size <= capacity
 
     def arena_for(self, capacity: int) -> int:
-        """Return the bytes of the arena with all the effort that may let it fit a capacity: many nodes get little far above it."""
-        is_near = self.is_small or self.arena <= _NEAR * capacity
+        """Return the bytes of the arena with all the effort that may let it fit a capacity; many nodes get little where they are far above it."""
+        is_near = self.schedule.nodes <= _MANY or self.arena <= _NEAR * capacity
         return self.least_arena if is_near else self.arena
 
     @cached_property
