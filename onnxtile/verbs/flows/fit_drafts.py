@@ -255,7 +255,7 @@ class WrittenSchedule:
         return self.arena_for(capacity) <= capacity and self.plan.arena_size <= capacity
 
     def arena_for(self, capacity: int) -> int:
-        """Return the bytes of the arena with all the effort that may let it fit a capacity; many nodes get little where they are far above it."""
+        """Return the bytes of the arena with the effort that may let it fit a capacity: many nodes far above it get little."""
         is_near = self.schedule.nodes <= _MANY or self.arena <= _NEAR * capacity
         return self.least_arena if is_near else self.arena
 
