@@ -129,16 +129,15 @@ def run_text(interface: Interface, bases: Sequence[str], computed: Iterable[Open
 
 def accessors(interface: Interface) -> Iterator[str]:
     """Yield the functions that say where inputs and outputs in an arena are."""
-    for declared, port in _accessors(interface):
-        address = f"{interface.arenas[port.address.number][1]} + {port.address.offset}"
-        yield f"{declared} {{ return ({ctype_of(port)} *)({address}); }}"
-
-
-def _accessors(interface: Interface) -> Iterator[tuple[str, Port]]:
     for kind, ports in (("input", interface.inputs), ("output", interface.outputs)):
         for port, in_c in ports:
             if not port.is_argument:
-                yield f"{ctype_of(port)} *{interface.name}_{kind}_{in_c}(void)", port
+                address = f"{interface.arenas[port.address.number][1]} + {port.address.offset}"
+                yield f"{_accessor(interface, kind, port, in_c)} {{ return ({ctype_of(port)} *)({address}); }}"
+
+
+def _accessor(interface: Interface, kind: str, port: Port, in_c: str) -> str:
+    return f"{ctype_of(port)} *{interface.name}_{kind}_{in_c}(void)"
 
 
 def reset(interface: Interface) -> Iterator[str]:
@@ -218,11 +217,10 @@ def header_text(
     if in_file:
         lines += [f"#define {upper}_WEIGHTS_SIZE {in_file}u /* bytes of {comment(title)}.weights.bin, little-endian */"]
         lines += [f"extern const uint8_t *{name}_weights; /* give it these bytes, aligned to 8, before a run */"]
-    declared = {port: text for text, port in _accessors(interface)}
     for kind, ports in (("input", interface.inputs), ("output", interface.outputs)):
-        for port, _ in ports:
+        for port, in_c in ports:
             lines += [f"/* {kind} {comment(port.name)}: {ctype_of(port)}, {_sizes_text(port)} */"]
-            lines += [f"{declared[port]};"] if port in declared else []
+            lines += [] if port.is_argument else [f"{_accessor(interface, kind, port, in_c)};"]
     lines += more
     lines += _declared_sizes(interface)
     if interface.resets:

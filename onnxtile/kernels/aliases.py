@@ -407,14 +407,17 @@ def overwritable(node: ir.Node, facts: LayoutFacts) -> Collection[int]:
 
 
 def _is_plain(node: ir.Node, row: Operator, facts: LayoutFacts) -> bool:
-    """Return whether `node` has one result, or several that may share, and its attributes choose the form that is in the table."""
+    """Return whether `node` has one result, or several that may share, and is of the form in the table by attributes and element type."""
     if not row.over_each and ([v for v in node.outputs if v.name] != [*node.outputs[:1]]):
         return False
     if row.name == "BatchNormalization":
         if facts.opset() < 7:
             return node.attributes.get_int("is_test", 0) == 1
         return node.attributes.get_int("training_mode", 0) == 0
-    return True
+    # The kernel of doubles reads its operand again for each result.
+    return (
+        row.name != "LogSoftmax" or node.inputs[0] is None or facts.shapes.dtype(node.inputs[0]) != ir.DataType.DOUBLE
+    )
 
 
 def _same_elements(a: ir.Value, b: ir.Value, facts: LayoutFacts) -> bool:

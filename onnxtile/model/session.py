@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.load import external_tensors, format_of
 from onnxtile.model.node_kinds import RandomNodes
 from onnxtile.model.save import (
@@ -88,10 +89,11 @@ class SplitSession:
     def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
         read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
-        model = proto_bytes(self._submodels.of(cut.nodes, read, cut.makes))
+        model = self._submodels.of(cut.nodes, read, cut.makes)
+        content = proto_bytes(model)
 
         def load() -> Session:
-            return Session(model, external=self._folder, pooled=False)
+            return exact_session(content, model, external=self._folder, pooled=False)
 
         session = load()
         self._feeds |= {feed.name: feed for feed in session.results}
@@ -226,11 +228,11 @@ def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     if inline_bytes(model) > MOST_IN_MEMORY:
         return _with_weights(model)
     if isinstance(file, bytes):
-        return Session(file, external=folder)
+        return exact_session(file, model, external=folder)
     if file is not None and file.is_file() and format_of(file) == "protobuf":
         with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
-            return Session(file.read_bytes(), external=folder)
-    return Session(to_bytes(model), external=folder)
+            return exact_session(file.read_bytes(), model, external=folder)
+    return exact_session(to_bytes(model), model, external=folder)
 
 
 def _with_weights(model: ir.Model) -> Session:
@@ -248,4 +250,4 @@ def _with_weights(model: ir.Model) -> Session:
         content = BytesIO()
         write_model(model, content, beside=name)
         weights = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
-        return Session(content.getvalue(), external=folder, weights=weights)
+        return exact_session(content.getvalue(), model, external=folder, weights=weights)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from onnxtile.model import keys
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import MAX_IR_VERSION, MIN_IR_VERSION, external_folder, proto_bytes
 from onnxtile.model.topology import called_functions, dependencies, nodes_inside
@@ -119,7 +120,7 @@ class Submodels:
         """Return a session of one of these models. Raises ModelError with onnxruntime's reason, ModelTooLarge above 2 GiB."""
         content = proto_bytes(submodel)
         # A constant in a file names its "location". Without one, no walk over the whole model is needed to find the folder.
-        return Session(content, external=self._folder if b"location" in content else None)
+        return exact_session(content, submodel, external=self._folder if b"location" in content else None)
 
     @cached_property
     def _folder(self) -> Path | None:

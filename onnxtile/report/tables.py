@@ -28,6 +28,7 @@ from onnxtile.report.table import (
 )
 from onnxtile.system.errors import capped
 from onnxtile.system.text import unquoted
+from onnxtile.verification.values import error_place, error_size, largest_error
 
 _HOMES = {
     **{"inspect": "inspect_tables", "trace": "inspect_tables", "run": "run_tables"},
@@ -382,7 +383,6 @@ def for_verdict(result: ResultJson) -> list[Table | Line]:
     verdict = result.get("verdict")
     if verdict is None:
         return [line("not verified")]
-    worst = max((output["max_rel"] or 0.0 for output in verdict["outputs"]), default=0.0)
     alone = len(result.get("sites") or ())
     each = max((site.get("runs", 1) for site in result.get("sites") or ()), default=1)
     often = f", {each} runs each" if each > 1 else ""
@@ -394,29 +394,20 @@ def for_verdict(result: ResultJson) -> list[Table | Line]:
     left, count = verdict.get("not_compared", {}), len(verdict["outputs"])
     compared = f" in {count:,} of {count + len(left):,} outputs" if left else ""
     notes = [f"{o['name']} is off by {o['max_abs'] or 0.0:.2g}: {o['reason']}" for o in explained]
-    summary = f"verified{compared}: {verdict['runs']} runs{where}{sites}; worst relative error {worst:.2g}"
+    summary = f"verified{compared}: {verdict['runs']} runs{where}{sites}; {largest_error(verdict['outputs'])}"
     return [*(line(text) for text in (summary, *notes)), *reasons("not compared", left)]
 
 
-def _error(size: float | None) -> str:
-    """Return a difference; JSON has null for one without bounds."""
-    return "∞" if size is None else f"{size:.3g}"
-
-
-def _place(where: ResultJson | None) -> str:
-    return "" if where is None else f"at {where['index']}: {where['expected']} became {where['got']}"
-
-
 _JUDGED: dict[str, Shown] = {
-    "max absolute": lambda value: _error(value["max_abs"]),
-    "max relative": lambda value: _error(value["max_rel"]),
+    "max absolute": lambda value: error_size(value["max_abs"]),
+    "max relative": lambda value: error_size(value["max_rel"]),
     "tolerance": lambda value: f"{value['tolerance']:.3g}",
     "equal": lambda value: "yes" if value["equal"] else "NO",
 }
 _OUTPUTS: dict[str, Shown] = {
     "output": "name",
     **_JUDGED,
-    "worst element": lambda output: _place(output["where"]),
+    "worst element": lambda output: error_place(output["where"]),
     "inputs": lambda output: output.get("inputs", "") if output["where"] else "",
     "remark": lambda output: output.get("reason", ""),
 }
@@ -448,7 +439,7 @@ def _bisection(result: ResultJson) -> list[Table | Line]:
         "node": (bisection["node"], bisection["op"]),
         "node in the first model": (bisection["original"], bisection["original_op"]),
     }
-    off = f"{_error(value['max_abs'])}, tolerance {value['tolerance']:.3g} {_place(value['where'])}".strip()
+    off = f"{error_size(value['max_abs'])}, tolerance {value['tolerance']:.3g} {error_place(value['where'])}".strip()
     rows = [
         ("value", value["name"]),
         *((title, "not known" if name is None else f"{op} {name!r}") for title, (name, op) in nodes.items()),

@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.feeds import require_array
 from onnxtile.model.submodel import assembled, bare_node, tensor_type
 from onnxtile.operators.node_view import KnownConstants
@@ -259,7 +260,7 @@ def _inputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:
 
 def _session(model: onnx.ModelProto) -> Session:
     try:
-        return Session(model.SerializeToString())
+        return exact_session(model.SerializeToString(), model)
     except ModelError as error:
         raise ModelError(error.message, hint="to tile without running, use --no-verify") from None
 

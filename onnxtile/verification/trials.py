@@ -26,7 +26,7 @@ from onnxtile.system.errors import ModelError, OnnxtileError
 from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.open_sizes import Assignment, assignments, open_inputs, sizes_given
-from onnxtile.verification.values import OutputError, badness, compare_values, missing
+from onnxtile.verification.values import OutputError, badness, compare_values, largest_error, missing
 
 
 @dataclass(frozen=True)
@@ -436,13 +436,14 @@ class Verdict(VerbResult):
 
     @property
     def summary(self) -> str:
-        """Whether the outputs are equal, how many were not compared, and how large the worst relative difference is."""
+        """Whether the outputs are equal, how many were not compared, and the largest error."""
         left = f"{len(self.not_compared):,} outputs not compared"
         if self.is_empty:
             return f"{left}, {self.runs:,} runs"
         state = "equal" if self.equal else f"{sum(not output.equal for output in self.outputs):,} differ"
-        worst = f"{self.runs:,} runs, worst relative error {self.max_rel:.2g}"
-        return ", ".join([f"{len(self.outputs):,} outputs", state, *([left] if self.not_compared else []), worst])
+        worst = largest_error(output.to_dict() for output in self.outputs)
+        compared = f"{len(self.outputs):,} outputs"
+        return ", ".join([compared, state, *([left] if self.not_compared else []), f"{self.runs:,} runs", worst])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +76,30 @@ class OutputError:
             **({"inputs": self.inputs} if self.inputs else {}),
             **({"reason": self.reason} if self.reason else {}),
         }
+
+
+def largest_error(outputs: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of the largest error of `outputs`, given as JSON: relative where the relative tolerance allows it, else absolute.
+
+    Near zero, an element may be off by a share of the largest element, and a quantised one by a step: as a share of itself, that is no
+    measure of the result.
+    """
+    none: Mapping[str, Any] = {"max_rel": 0.0, "tolerance": 0.0}
+    output = max(outputs, key=lambda output: math.inf if output["max_rel"] is None else output["max_rel"], default=none)
+    worst = math.inf if output["max_rel"] is None else output["max_rel"]
+    if worst <= output["tolerance"]:
+        return f"worst relative error {worst:.2g}"
+    return f"largest error {error_size(output['max_abs'], 2)}: {output['name']} {error_place(output['where'])}".rstrip()
+
+
+def error_size(size: float | None, digits: int = 3) -> str:
+    """Return the text of a difference; JSON has null for one without bounds."""
+    return "∞" if size is None else f"{size:.{digits}g}"
+
+
+def error_place(where: Mapping[str, Any] | None) -> str:
+    """Return the text of the element that differs."""
+    return "" if where is None else f"at {list(where['index'])}: {where['expected']} became {where['got']}"
 
 
 def compare_values(name: str, expected: Any, got: Any, *, coarsest: float = 0.0) -> OutputError:

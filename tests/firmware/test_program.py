@@ -99,6 +99,14 @@ def test_a_network_runs_wherever_its_inputs_and_outputs_are(io: str) -> None:
 
 
 @needs_cc
+@pytest.mark.parametrize("io", ["outputs", "outside"])
+def test_an_output_that_the_graph_has_twice_has_two_names(io: str) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> twice (float[6] x) => (float[6] y, float[6] y) { y = Relu(x) }'
+    proof = built(onnx.parser.parse_model(text), io=io).proof
+    assert proof.equal and not proof.not_run
+
+
+@needs_cc
 def test_convolutions_that_do_little_of_the_work_each_are_one_function() -> None:
     nodes = "\n".join(f"c{number + 1} = Conv(c{number}, w)" for number in range(80))
     model = onnx.parser.parse_model(

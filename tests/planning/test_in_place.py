@@ -466,6 +466,13 @@ def test_inputs_constants_and_outputs_are_never_overwritten() -> None:
     assert planned(text) == {}
 
 
+@pytest.mark.parametrize(("kind", "owner"), [("float", {"y": "a"}), ("double", {})])
+def test_a_log_softmax_of_doubles_reads_what_it_has_overwritten(kind: str, owner: dict[str, str]) -> None:
+    number = TensorProto.DataType.Value(kind.upper())
+    assert overwritten(Trial("LogSoftmax", [(3, 33)], [number], 0, number, attributes={"axis": 1})) == bool(owner)
+    assert planned(f"rows ({kind}[3,33] x) => ({kind}[3,33] y) {{ a = Abs(x) y = LogSoftmax(a) }}") == owner
+
+
 def test_a_cast_of_another_width_needs_bytes_of_its_own() -> None:
     text = "cast (float[8] x) => (int32[8] y, double[8] z) { a = Exp(x) b = Relu(a) z = Cast<to = 11>(a) y = Cast<to = 6>(b) }"
     assert planned(text) == {"y": "b"}

@@ -33,7 +33,6 @@ from onnxtile.query.language import (
     parse,
     parse_condition,
 )
-from onnxtile.query.match import required_nodes
 from onnxtile.query.program import Program, compile_query
 from onnxtile.system.errors import QueryError
 
@@ -344,8 +343,7 @@ def test_what_is_large_but_within_the_limits_is_read_and_compiled(text: str) -> 
 def assert_operators_are_read(program: Program) -> None:
     """Assert that what is read of the text without a parse is what the query says."""
     assert program.named == {node.type for node in program.query.nodes} - {ANY_NODE}
-    required = required_nodes(program.instructions)
-    assert not required or program.certain <= {type_ for node in required for type_ in node.types}
+    assert program.certain <= {type_ for types in program.query.needed for type_ in types}
 
 
 @pytest.mark.parametrize(
@@ -359,6 +357,18 @@ def test_certain_operators_are_read_without_a_parse(text: str, certain: set[str]
     program = compile_query(text)
     assert program.certain == certain
     assert_operators_are_read(program)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("A?->B+->(C->D | E)->(F | G?)*", [("B",), ("C", "E")]),
+        ("(A->B & C)->D;D#1->(E & (F | G)){2}", [("A", "C"), ("D",), ("D",), ("E",), ("F", "G")]),
+        ("(A | B?)->C", [("C",)]),
+    ],
+)
+def test_a_query_needs_what_no_match_can_do_without(text: str, needed: list[tuple[str, ...]]) -> None:
+    assert list(parse(text).needed) == needed
 
 
 # Properties

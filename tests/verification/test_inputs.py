@@ -238,6 +238,27 @@ def test_the_tolerance_says_why() -> None:
     assert "equality" in compare_values("y", np.ones(2, np.int8), np.ones(2, np.int8)).why
 
 
+@pytest.mark.parametrize(
+    ("expected", "got", "text"),
+    [
+        (np.asarray([1, 2], np.float32), np.asarray([1.00001, 2], np.float32), "worst relative error 1e-05"),
+        (
+            np.asarray([100, 0.2], np.float32),
+            np.asarray([100, 0.2005], np.float32),
+            "largest error 0.0005: y at [1]: 0.2 became 0.2005",
+        ),
+        (np.asarray([0, 4], np.int8), np.asarray([1, 4], np.int8), "largest error 1: y at [0]: 0 became 1"),
+    ],
+)
+def test_an_error_near_zero_is_absolute_and_names_the_element(expected: Any, got: Any, text: str) -> None:
+    from onnxtile.verification.values import compare_quantised, largest_error
+
+    same = compare_quantised("x", expected, expected)
+    error = compare_quantised("y", expected, got)
+    assert error.equal
+    assert largest_error(output.to_dict() for output in (same, error)) == text
+
+
 def test_each_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
     build = runtime.Session.__init__

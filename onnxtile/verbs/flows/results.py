@@ -84,12 +84,16 @@ def agreeing(verdict: Verdict, what: str) -> Verdict:
             f"no output of {what} could be compared: {nothing_compared(verdict)}",
             hint="nothing was written; --no-verify writes the model without comparing",
         )
-    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
     raise Mismatch(
-        f"{what} does not compute what the original does: {worst.name!r} is off by {worst.max_abs:.3g}"
-        + (f" ({worst.reason})" if worst.reason else ""),
+        f"{what} does not compute what the original does: {worst_difference(verdict)}",
         hint="nothing was written; please report it with the model",
     )
+
+
+def worst_difference(verdict: Verdict) -> str:
+    """Return by how much the output is off that differs most."""
+    worst = max((output for output in verdict.outputs if not output.equal), key=lambda output: output.max_abs)
+    return f"{worst.name!r} is off by {worst.max_abs:.3g}" + (f" ({worst.reason})" if worst.reason else "")
 
 
 def nothing_compared(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ from onnxtile.model.feeds import Feeds, read_inputs
 from onnxtile.model.load import load
 from onnxtile.model.session import repeatable_session
 from onnxtile.system.long_work import Progress
-from onnxtile.verbs.flows.results import BoundDims, InputShapes, not_both, nothing_compared
+from onnxtile.verbs.flows.results import BoundDims, InputShapes, not_both, nothing_compared, worst_difference
 from onnxtile.verbs.verify import CompareOptions
 from onnxtile.verification.draws import same_draws
 from onnxtile.verification.rounding import compare_before, excused_by_one_step, within_one_step
@@ -56,9 +56,11 @@ def verify(options: CompareOptions) -> Verdict:
 def run(options: CompareOptions) -> Outcome:
     """Do what the command and the step `verify` ask for."""
     verdict = verify.from_options(options)
-    reason = None if verdict.equal else f"the outputs differ, by {verdict.max_rel:.3g} of their range"
+    reason = None
     if verdict.is_empty:
         reason = f"no output could be compared: {nothing_compared(verdict)}"
+    elif not verdict.equal:
+        reason = f"the outputs differ: {worst_difference(verdict)}"
     return Outcome(verdict, "verify", reason=reason)
 
 
