@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.check.audit import require
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
-from onnxtile.fitting.editing import copy_of, known_shapes
+from onnxtile.fitting.editing import copy_of
 from onnxtile.fitting.live_bytes import uncut_loads
 from onnxtile.fitting.network import FitKernel
 from onnxtile.fitting.read_network import island_tensors, read_network
@@ -39,7 +39,7 @@ from onnxtile.planning.offsets.memories import Allocation, allocate, memories
 from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
-from onnxtile.shapes.resolve import Shapes, resolve
+from onnxtile.shapes.resolve import Shapes, known_shapes, resolve
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.long_work import within
 from onnxtile.tiling.contraction import none_known
