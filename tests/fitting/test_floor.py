@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxtile
@@ -19,6 +19,7 @@ from onnxtile.operators.reads import AxisLink, SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import _forms, read_subject, unblocked_subject
+from tests.draws import draws
 from tests.fitting.networks import model, search
 from tests.fitting.random_nets import nets
 
@@ -115,7 +116,7 @@ g (float[1,3,64,64] x) => (float[1,2,32,32] y) {
     assert onnxtile.fit(made, capacity=30_000, budget="100%").fits
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@draws(6)
 @given(nets(), st.sampled_from([0.0, 0.05, 0.5]))
 def test_no_schedule_is_below_the_floor(made: onnx.ModelProto, budget: float) -> None:
     """The floor of a model is that of all its forms, also of those in which tensors are made twice."""

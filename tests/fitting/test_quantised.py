@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -17,6 +17,7 @@ from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.table import axis_links
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
+from tests.draws import draws
 from tests.fitting.networks import HEAD, cut_into_strips, model, run
 from tests.fitting.test_axis_maps import facts_of
 
@@ -190,7 +191,7 @@ def _chain(op: str, rows: int, stride: int, pads: list[int]) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph(nodes, "g", [x], [y], arrays), opset_imports=opsets, ir_version=10)
 
 
-@settings(max_examples=4, deadline=None)
+@draws(4)
 @given(rows=st.integers(14, 24), stride=st.integers(1, 2), step=st.integers(1, 4))
 @pytest.mark.parametrize("op", MIDDLES)
 def test_strips_of_quantised_operators_are_equal_bit_for_bit(op: str, rows: int, stride: int, step: int) -> None:

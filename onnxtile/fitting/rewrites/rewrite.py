@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
+from onnxtile.fitting.editing import ModelEdit, copy_of, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import (
     mean_before_sum,
@@ -45,7 +45,7 @@ from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
-from onnxtile.shapes.resolve import Shapes
+from onnxtile.shapes.resolve import Shapes, known_shapes
 from onnxtile.system.dataclass import dataclass
 
 
