@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
@@ -17,20 +17,24 @@ from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, 
 from onnxtile.declare.plan_document import PlannedState
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph
-from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import dependencies, has_body, plain_attributes
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
+from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Session
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value."""
+    """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value.
+
+    `kind` is equal for nodes of one session whose operands have the same sizes.
+    """
 
     session: Session
+    kind: Hashable
     inputs: tuple[tuple[str, ir.Value], ...]
     outputs: tuple[tuple[str, ir.Value], ...]
 
@@ -41,7 +45,7 @@ class Kernel:
 
 
 class Kernels:
-    """Makes a Kernel of each node of a model. Equal nodes (operator, attributes, types, shapes) share a session."""
+    """Makes a Kernel of each node of a model. Nodes that differ in the sizes of their operands alone share a session."""
 
     def __init__(self, facts: LayoutFacts) -> None:
         self._submodels = Submodels(facts.model)
@@ -50,40 +54,59 @@ class Kernels:
         self._functions = facts.model.functions
         self._sessions: dict[bytes, Session] = {}
         self._known: dict[Hashable, Session] = {}
+        self._kinds: set[Hashable] = set()
 
     @property
-    def sessions(self) -> int:
-        """The number of sessions so far."""
-        return len(self._sessions)
+    def kinds(self) -> int:
+        """The number of different kernels so far."""
+        return len(self._kinds)
 
     def of(self, node: ir.Node) -> Kernel:
         """Return `node` prepared to run; its inputs include captured values. Raises ModelError where onnxruntime refuses it."""
         inputs = list(dict.fromkeys(dependencies(node)))
         outputs = [value for value in node.outputs if value.name]
         names = self._names(node, inputs, outputs)
-        signature = self._signature(node, inputs, names)
-        session = None if signature is None else self._known.get(signature)
-        if session is None:
-            session = self._session(node, inputs, outputs, names)
-        if signature is not None:
-            self._known[signature] = session
+        try:
+            session = self._session(node, inputs, outputs, names, self._ranks)
+        except ModelError:  # some operators need sizes
+            session = self._session(node, inputs, outputs, names, self._sizes)
+        kind = (session, *map(self._sizes, inputs))
+        self._kinds.add(kind)
         return Kernel(
             session,
+            kind,
             tuple((names[value], value) for value in inputs),
             tuple((names[value], value) for value in outputs),
         )
 
     def _session(
-        self, node: ir.Node, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], names: Mapping[ir.Value, str]
+        self,
+        node: ir.Node,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        names: Mapping[ir.Value, str],
+        dims: Callable[[ir.Value], Dims | None],
     ) -> Session:
-        types = {value: self._type(value) for value in inputs}
-        proto = self._submodels.of([node], types, outputs, names=names)
-        key = proto.SerializeToString(deterministic=True)
-        if key not in self._sessions:
-            self._sessions[key] = self._loaded(proto, {names[value]: value for value in outputs})
-        return self._sessions[key]
+        """Return the session of all nodes whose models are equal to that of `node`, with inputs of `dims`."""
+        signature = self._signature(node, inputs, names, dims)
+        session = self._known.get(signature)
+        if session is None:
+            types = {value: self._type(value, dims(value)) for value in inputs}
+            proto = self._submodels.of([node], types, outputs, names=names)
+            key = proto.SerializeToString(deterministic=True)
+            session = self._sessions.get(key) or self._submodels.session(proto)
+            self._sessions[key] = session
+        if signature is not None:
+            self._known[signature] = session
+        return session
 
-    def _signature(self, node: ir.Node, inputs: Sequence[ir.Value], names: Mapping[ir.Value, str]) -> Hashable | None:
+    def _signature(
+        self,
+        node: ir.Node,
+        inputs: Sequence[ir.Value],
+        names: Mapping[ir.Value, str],
+        dims: Callable[[ir.Value], Dims | None],
+    ) -> Hashable | None:
         """Return a key that only nodes with equal models have; None where making that model tells sooner.
 
         The model of a node takes several times as long to make.
@@ -96,16 +119,8 @@ class Kernels:
             return None
         read = tuple("" if value is None else names[value] for value in node.inputs)
         results = tuple(names.get(value, "") for value in node.outputs)
-        types = tuple((self._shapes.dtype(value), self._dims(value)) for value in inputs)
+        types = tuple((self._shapes.dtype(value), dims(value)) for value in inputs)
         return node.op_identifier(), node.graph, attributes, read, results, types
-
-    def _loaded(self, proto: onnx.ModelProto, outputs: dict[str, ir.Value]) -> Session:
-        session = self._submodels.session(proto)
-        if not contradicts(session, outputs, self._shapes):
-            return session
-        for dim in (dim for info in proto.graph.input for dim in info.type.tensor_type.shape.dim):
-            dim.Clear()
-        return self._submodels.session(proto)
 
     def _names(self, node: ir.Node, inputs: list[ir.Value], outputs: list[ir.Value]) -> dict[ir.Value, str]:
         # Bodies refer to outer values by name; without them the names are free, and equal nodes become equal bytes.
@@ -114,26 +129,18 @@ class Kernels:
         names = {value: f"i{index}" for index, value in enumerate(inputs)}
         return names | {value: f"o{index}" for index, value in enumerate(outputs)}
 
-    def _type(self, value: ir.Value) -> onnx.TypeProto:
+    def _type(self, value: ir.Value, dims: Dims | None) -> onnx.TypeProto:
         if value in self.containers:
             return ir.serde.serialize_type(self.containers[value])
-        return tensor_type(self._shapes.dtype(value), self._dims(value))
+        return tensor_type(self._shapes.dtype(value), dims)
 
-    def _dims(self, value: ir.Value) -> Dims | None:
+    def _ranks(self, value: ir.Value) -> Dims | None:
+        """Return the dimensions of `value`, all of them open."""
         dims = self._shapes.dims(value)
-        return (None,) * len(dims) if dims is not None and self._shapes.is_bound(value) else dims
+        return None if dims is None else (None,) * len(dims)
 
-
-def contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
-    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
-
-    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
-    """
-    for result in session.results:
-        sizes = shapes.sizes(outputs[result.name]) if result.name in outputs else None
-        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(result.shape, sizes, strict=False)):
-            return True
-    return False
+    def _sizes(self, value: ir.Value) -> Dims | None:
+        return self._ranks(value) if self._shapes.is_bound(value) else self._shapes.dims(value)
 
 
 # Nodes that are prepared to run in the arena and outside of it, and the values of both runs.
@@ -248,7 +255,7 @@ def shares_bytes(kernel: Kernel, sites: Mapping[ir.Value, TensorMemory]) -> bool
 def placement(
     kernel: Kernel, sites: Mapping[ir.Value, TensorMemory], values: Mapping[ir.Value, TensorMemory]
 ) -> Hashable:
-    """Return the same key for kernels of one session whose operands and results have the same distances in the arena.
+    """Return the same key for kernels of one kind whose operands and results have the same distances in the arena.
 
     One of them on other values stands for all. An operand that keeps its values, such as indices, is in the key itself.
     """
@@ -257,7 +264,7 @@ def placement(
     base = min(address for address in addresses if address is not None)
     kept = tuple(value for value in kernel.reads if not _is_movable(values[value]))
     return (
-        kernel.session,
+        kernel.kind,
         base % VECTOR,
         tuple(None if address is None else address - base for address in addresses),
         kept,

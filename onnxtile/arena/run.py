@@ -22,7 +22,6 @@ from onnxtile.arena.kernel import (
     PairedValues,
     PreparedNode,
     ValueTable,
-    contradicts,
     rows_of_state,
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
@@ -43,7 +42,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.known import types_kept
 from onnxtile.model.save import MAX_IR_VERSION, proto_bytes, raise_ir_version
-from onnxtile.model.session import session_of
+from onnxtile.model.session import AnySession, session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
 from onnxtile.planning.result import PlanResult
@@ -123,7 +122,7 @@ class ArenaExecutor:
     @property
     def sessions(self) -> int:
         """The number of different kernels."""
-        return self._kernels.sessions
+        return self._kernels.kinds
 
     def run(
         self, feeds: Mapping[str, Array], order: Iterable[int] | None = None, carried: Collection[str] = ()
@@ -227,7 +226,7 @@ class PlainRun:
                 # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
                 value.shape = None
             self._session = session_of(copy, None if content is None else _with_open_outputs(content))
-            if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
+            if _contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
                     value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
                 self._session = session_of(copy)
@@ -263,6 +262,18 @@ class PlainRun:
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
         return TensorMemory.empty(dtype, shape, size)
+
+
+def _contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
+    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
+
+    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
+    """
+    for result in session.results:
+        sizes = shapes.sizes(outputs[result.name]) if result.name in outputs else None
+        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(result.shape, sizes, strict=False)):
+            return True
+    return False
 
 
 def _with_open_outputs(content: bytes) -> bytes:
@@ -351,8 +362,8 @@ class BitVerdict(JsonFields):
 class ArenaVerdict(BitVerdict):
     """Whether a model gives the same bits in its arena as in a plain run, on different inputs.
 
-    `kernels` nodes ran in the arena, in `sessions` different sessions; `views` did not run, because their bytes are in place. `copy_runs`
-    more runs made the copies between memories as early as the plan allows, and as late.
+    `kernels` nodes ran in the arena, `sessions` of them with another operator or sizes; `views` did not run, because their bytes are in
+    place. `copy_runs` more runs made the copies between memories as early as the plan allows, and as late.
     """
 
     JSON = "equal runs outputs differing step red_zones kernels repeated sessions views excused copy_runs"

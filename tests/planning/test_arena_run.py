@@ -12,9 +12,10 @@ from onnx import helper
 from onnxruntime import InferenceSession
 
 from onnxtile import api
-from onnxtile.arena.kernel import Corruption
+from onnxtile.arena.kernel import Corruption, Kernels
 from onnxtile.arena.memory import ArenaMemory, tensor_to_bytes, to_array
 from onnxtile.arena.run import ArenaExecutor, PlainRun
+from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.operators.table import operators
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import CheckFailed, ModelError
@@ -226,6 +227,31 @@ def test_equal_nodes_share_a_session() -> None:
     verdict = case.run(case.plan())
     assert verdict.equal
     assert (verdict.kernels, verdict.sessions) == (12, 4)
+
+
+def test_nodes_share_a_session_at_all_sizes() -> None:
+    case = Case.of("g (float[2,3] x, float[4,5] z) => (float[2,3] y, float[4,5] w) { y = Relu(x) w = Relu(z) }")
+    kernels = Kernels(LayoutFacts(case.model, case.shapes, case.constants))
+    first, second = map(kernels.of, case.model.graph)
+    assert first.session is second.session
+    assert first.kind != second.kind
+    assert kernels.kinds == 2
+
+
+def test_kernels_in_one_place_run_on_other_values_at_each_size() -> None:
+    case = Case.of("g (float[4] x) => (float[1] y) { a = Exp(x) b = Neg(a) s = ReduceSum(b) t = Exp(s) y = Neg(t) }")
+    verdict = case.run(case.plan(alignment=64))
+    assert (verdict.equal, verdict.sessions, verdict.repeated) == (True, 5, 3)
+
+
+def test_an_operator_that_needs_sizes_has_them() -> None:
+    case = Case.of("""
+    g (float[1,2,8] x) => (float[1,2,N] y) {
+      sizes = Constant<value = int64[3] {1, 2, 5}>()
+      y = Resize(x, , , sizes)
+    }
+    """)
+    assert case.run(case.plan()).equal
 
 
 def test_sequences_and_strings_are_ordinary_values() -> None:
