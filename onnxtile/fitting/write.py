@@ -233,6 +233,8 @@ class _RegionWriter:
         if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         sources = _sources_of_part(source, patch, self.tensors[patch.tensor])
+        if sources is not None and sources.scale:
+            return self._from_range(sources, kernel, (trace.patches[op.reads[0]], patch), inputs, results)
         if sources is not None:
             return self._from_sources(sources, kernel, trace.patches[op.reads[0]], patch, read[0], results)
         if is_cut and node.op_type in {"Resize", "Upsample"}:
@@ -343,6 +345,26 @@ class _RegionWriter:
         constant = self.edit.shared(f"{self.name}/{kernel.name}/weights", weights if is_left else weights.T)
         inputs = [constant, operand] if is_left else [operand, constant]
         return self._add(("", "MatMul"), kernel.name, inputs, results)
+
+    def _from_range(
+        self,
+        sources: SourceRows,
+        kernel: FitKernel,
+        patches: tuple[Patch, Patch],
+        inputs: list[ir.Value | None],
+        results: Sequence[ir.Value],
+    ) -> Sequence[ir.Value]:
+        """Write rows that lie between those of a range: a Resize of the range, and a Slice of it inside the same kernel."""
+        (given, patch), node = patches, kernel.source.node
+        about, (first, last) = self.tensors[patch.tensor], given.rows
+        assert about.axis is not None
+        resized = self._value(Patch(patch.tensor, (first * sources.scale, last * sources.scale)))
+        operands = self._scaled(node, Patch(patch.tensor, (first * sources.scale, last * sources.scale)), inputs)
+        kept = [attribute for attribute in node.attributes.values() if attribute.name != "axes"]
+        self._add((node.domain, node.op_type), kernel.name, operands, [resized], kept)
+        starts, stops = ([row - first * sources.scale] for row in patch.rows)
+        bounds, attributes = self.edit.slice_bounds((starts, stops, [about.axis]), f"{self.name}/sizes")
+        return self._add(("", "Slice"), f"{about.name}/slice", [resized, *bounds], results, attributes)
 
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""

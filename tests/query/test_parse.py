@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.query.language import (
@@ -35,6 +35,7 @@ from onnxtile.query.language import (
 )
 from onnxtile.query.program import Program, compile_query
 from onnxtile.system.errors import QueryError
+from tests.draws import draws
 
 
 def only(text: str) -> Clause:
@@ -378,7 +379,7 @@ _PIECES += ["and", "or", "not", "in", "==", "x", "1.5", "::", "9" * 30]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(_PIECES)).map("".join)))
-@settings(max_examples=500, deadline=None)
+@draws(500)
 def test_any_text_is_a_query_or_a_query_error(text: str) -> None:
     try:
         program = compile_query(text)
@@ -440,7 +441,7 @@ def _plain(edge: Edge) -> tuple[bool, int | None, int | None, bool]:
 
 
 @given(_written())
-@settings(max_examples=200, deadline=None)
+@draws(200)
 def test_what_is_written_is_what_is_read(case: tuple[str, Any]) -> None:
     text, expected = case
     assert _read(only(text)) == expected

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -24,6 +24,7 @@ from onnxtile.tiling.write import most_nodes
 from onnxtile.verbs.flows.results import TiledModel
 from onnxtile.verbs.tile import TileCommand
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Case, Tiled
 
 # The ways to add partial sums: each is right, and keeps as few of them alive as it says.
@@ -33,7 +34,7 @@ WAYS = list(Accumulation)
 SIZE = st.tuples(st.integers(1, 17), st.integers(1, 5))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     how=st.sampled_from(WAYS),

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -29,6 +29,7 @@ from onnxtile.tiling.grid import ORDERS, Axis, TileGrid, Workload
 from onnxtile.tiling.limits import AxisBounds, Limits, WindowBounds, bounds_of
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
 
 # The choice of a tile: as good as trying everything, and near the bound that nothing beats.
@@ -131,7 +132,7 @@ SIZE = st.integers(1, 9)
 AXIS = st.sampled_from([(None, 1), (None, 1), (4, 1), (6, 2), (None, 4), (4, 4)])
 
 
-@settings(max_examples=120, deadline=None)
+@draws(120)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     kinds=st.sampled_from([((4, 4, 4), (1, 1, 1)), ((1, 1, 4), (1, 1, 1)), ((2, 2, 2), (3, 1, 3)), ((4, 4, 4), (2, 2, 2))]),
@@ -164,7 +165,7 @@ def test_it_is_as_good_as_trying_everything(
         assert search.smallest(work, AxisBounds.of(limits))[0] > memory
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(
     st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 700)), st.integers(12, 20_000),
     st.sampled_from([(4, 4, 4), (1, 1, 4), (2, 2, 4)]),
@@ -391,7 +392,7 @@ def conv_allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     return (groups == 1 or not cut) and all(bound is None or size <= bound for size, bound in bounds)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     outs=st.tuples(PIXELS, PIXELS), channels=PIXELS, filters=PIXELS, groups=st.integers(1, 4), batch=st.integers(1, 2),
     kernels=st.tuples(st.integers(1, 3), st.integers(1, 3)), strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,6 +19,7 @@ from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Case
 
 # Weights of few bits with a scale for each block of K: MatMulNBits, and MatMul by a DequantizeLinear with
@@ -106,7 +107,7 @@ def require_same(bench: Bench, source: onnx.ModelProto, limits: Limits, options:
     return tiled
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     bits=st.sampled_from([4, 8]), zeros=st.sampled_from(["packed", "none"]), flat=st.booleans(), bias=st.booleans(),
     k=st.sampled_from([K, K - 3]), batch=st.sampled_from([(5,), (2, 5)]), bound=st.sampled_from([32, 40, 64]),

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -26,6 +26,7 @@ from onnxtile.system.runtime import Array
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 
 # QLinearMatMul and QGemm: tiles that are equal to onnxruntime's own kernels to the last bit.
@@ -101,7 +102,7 @@ KINDS = st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np
 FIXED = st.sampled_from([PARAMETERS | {"b"}, PARAMETERS, {"b", "b_zero", "b_scale"}, {"b_zero", "a_zero", "y_zero"}])
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, batch=st.sampled_from([(), (), (2,)]), columns=st.booleans(),
     opset=st.sampled_from([10, 13, 19]), pad=st.booleans(), how=st.sampled_from(["sum", "tree"]),
@@ -115,7 +116,7 @@ def test_qlinear_matmul(
     assert not tiled.result.skipped or max(sizes) <= 5
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, columns=st.booleans(), bias=st.booleans(), quantized=st.booleans(),
     trans=st.tuples(st.booleans(), st.booleans()), alpha=st.sampled_from([1.0, 0.5, 1.7]),
@@ -247,7 +248,7 @@ SHAPES: Any = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     shape=SHAPES, kinds=KINDS, fixed=CONV_FIXED, per_channel=st.booleans(), bias=st.booleans(),
     opset=st.sampled_from([10, 13, 21]), how=st.sampled_from(["sum", "tree"]),
@@ -263,7 +264,7 @@ def test_qlinear_conv(
     assert not tiled.result.skipped
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(shape=SHAPES, kinds=KINDS, fixed=CONV_FIXED, zeros=st.sampled_from([(), ("x_zero",), ("x_zero", "w_zero")]))
 def test_conv_integer(bench: Bench, shape: Any, kinds: Any, fixed: set[str], zeros: Any) -> None:
     sizes, attributes = shape
@@ -467,7 +468,7 @@ def fused(source: onnx.ModelProto, given: dict[str, Array]) -> tuple[Array, set[
     return result, {node.op_type for node in optimised.graph.node}
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     name=st.sampled_from(sorted(ISLANDS)), kinds=st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]),
     per_channel=st.booleans(), bias=st.booleans(), how=st.sampled_from(["sum", "tree"]),

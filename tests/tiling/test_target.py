@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds, find, has_limits, ready_made
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_convolutions import Conv
 from tests.tiling.test_levels import written
@@ -122,7 +123,7 @@ SIZE = st.integers(1, 11)
 BOUND = st.sampled_from([(None, 1), (4, 1), (4, 2), (None, 3), (5, 1)])
 
 
-@settings(max_examples=80, deadline=None)
+@draws(80)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     axes=st.tuples(BOUND, BOUND, BOUND),
