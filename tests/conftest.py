@@ -12,18 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from models.make_transformer import make_transformer
-
-# The time a case takes is the machine's affair; and what fails here fails for everyone.
-settings.register_profile(
-    "onnxtile",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-settings.load_profile("onnxtile")
+from tests.draws import load_profile
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "models"
@@ -65,6 +56,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the slow checks too")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    load_profile(config.getoption("--slow"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let each process take neighbouring tests, so that what a file makes once is made in one process; None: as the command line says."""
@@ -74,10 +69,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the slow tests, or let each test take an hour: with --slow many draw more examples and try more cases."""
     wanted = config.getoption("--slow")
     mark = pytest.mark.timeout(3600) if wanted else pytest.mark.skip(reason="slow; run with --slow")
     for item in items:
-        if item.get_closest_marker("slow") is not None:
+        if wanted or item.get_closest_marker("slow") is not None:
             item.add_marker(mark)
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.model.topology import TopologicalOrder, dependencies, heaviest_antichain, node_id, node_ids
+from tests.draws import draws
 
 
 def graph_of(text: str) -> ir.Graph:
@@ -160,7 +161,7 @@ def _require_order(graph: ir.Graph, order: TopologicalOrder) -> None:
     assert positions == sorted(set(positions))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@draws(300)
 @given(case=_graphs())
 def test_between_is_convexity_and_contract_keeps_an_order(case: tuple[ir.Graph, list[list[int]]]) -> None:
     graph, sets = case

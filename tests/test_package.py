@@ -178,6 +178,7 @@ def prepare(model: Path, folder: Path) -> int:
 """
 
 
+@pytest.mark.slow  # mypy reads the whole package
 def test_the_script_of_a_user_passes_mypy_in_strict_mode(installed: Path, tmp_path: Path) -> None:
     """The wrong script beside it, of two errors, does not."""
     wrong = _SCRIPT.replace("fused.model)", "fused.fused)").replace("arena_size", "arena_length")

@@ -269,20 +269,6 @@ def copy_of(model: ir.Model, shapes: Shapes) -> tuple[ir.Model, Shapes]:
     return copy, shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
 
 
-def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
-    """Return the shapes of a written model: those known before, and those that its new values carry."""
-    dtypes, dims = {}, {}
-    for value in values(model):
-        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
-        if dtype is not None:
-            dtypes[value] = dtype
-        if sizes is None and value.shape is not None:
-            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        if sizes is not None:
-            dims[value] = sizes
-    return Shapes(dtypes, dims)
-
-
 # Sizes that are known are constants: exporters compute bounds of slices, and sizes of reshapes, from the shapes of tensors.
 
 

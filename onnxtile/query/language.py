@@ -274,6 +274,12 @@ class Query:
         """The nodes of all clauses in the order of the text."""
         return tuple(node for clause in self.clauses for node in nodes_of(clause))
 
+    @property
+    def needed(self) -> Iterator[tuple[str, ...]]:
+        """The types of which every match has a node, in the order of the text: see `needed_types`."""
+        for number, clause in enumerate(self.clauses):
+            yield from needed_types(clause, at_root=number == 0)
+
 
 def nodes_of(clause: Clause) -> Iterator[Node]:
     """Yield the nodes of a clause in the order of the text."""
@@ -290,6 +296,30 @@ def nodes_of(clause: Clause) -> Iterator[Node]:
                 yield from nodes_of(branch)
         case End():
             return
+
+
+def needed_types(clause: Clause, *, at_root: bool = False) -> Iterator[tuple[str, ...]]:
+    """Yield the types of which every match of `clause` has a node: one type, or several of which it has one.
+
+    Where a match begins, `at_root`, parallel branches are alternatives.
+    """
+    match clause:
+        case Node() | QueryBlock() if clause.repeat.least == 0:
+            return
+        case Node():
+            yield (clause.type,)
+        case QueryBlock():
+            yield from needed_types(clause.body, at_root=at_root)
+        case Sequence():
+            for number, item in enumerate(clause.items):
+                yield from needed_types(item, at_root=at_root and number == 0)
+        case Parallel() if not at_root:
+            for branch in clause.branches:
+                yield from needed_types(branch)
+        case Parallel() | Alternative():
+            types = [next(needed_types(branch, at_root=at_root), ()) for branch in clause.branches]
+            if all(types):
+                yield tuple(dict.fromkeys(type_ for first in types for type_ in first))
 
 
 # From the text of a query to its clauses, with errors that show where and what was expected.

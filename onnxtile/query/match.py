@@ -366,119 +366,25 @@ def to_anyone(edge: Edge) -> Edge:
     return replace(edge, exclusive=False)
 
 
-# The part that every match of a program must have: its nodes outside alternatives and optional parts, and how they hang together.
-#
-# A search need only begin where the rarest of them can be reached from.
-
-
-@dataclass(frozen=True)
-class RequiredNode:
-    """A node that every match has: the types of which it has one, and the edge that leads to it from the node at position `parent`.
-
-    The first node is the root. Any other without a parent is reached from something that a match need not have. What is only
-    `looked_at` may be an input of the graph.
-    """
-
-    types: tuple[str, ...]
-    parent: int | None
-    edge: Edge | None
-    looked_at: bool = False
-
-
-def required_nodes(instructions: Sequence[Instruction]) -> tuple[RequiredNode, ...]:
-    """Return the required nodes of a program, in its order; none where matches can begin in several ways."""
-    if not isinstance(instructions[0], Follow) and not _are_single(0, instructions):
-        return ()
-    required: list[RequiredNode] = []
-    anchors: dict[str, int] = {}
-    at: int | None = None
-    marks: list[int | None] = []
-    index = 0
-    while index < len(instructions):
-        instruction = instructions[index]
-        index += 1
-        match instruction:
-            case Follow():
-                at = _required(instruction, at, required, anchors)
-            case Goto():
-                at = anchors.get(instruction.node.key or "")
-            case Fork():
-                end = _end(instruction, instructions)
-                ways = _alternatives(index - 1, instructions)
-                for skipped in instructions[index:end]:
-                    if isinstance(skipped, Follow) and skipped.node.key is not None:
-                        anchors.pop(skipped.node.key, None)
-                at = _alternative(ways, at, required, anchors) if ways else None
-                at = at if _are_single(index - 1, instructions) else None
-                index = end
-            case Mark():
-                marks.append(at)
-            case Return():
-                at = marks[-1] if instruction.keep else marks.pop()
-            case _:
-                pass
-    return tuple(required)
-
-
-def _required(step: Follow, at: int | None, required: list[RequiredNode], anchors: dict[str, int]) -> int:
-    key = step.node.key
-    if key is not None and key in anchors:
-        return anchors[key]
-    required.append(RequiredNode((step.node.type,), at, step.edge, step.node.looked_at))
-    if key is not None:
-        anchors[key] = len(required) - 1
-    return len(required) - 1
-
-
-def _alternative(
-    ways: Sequence[Follow], at: int | None, required: list[RequiredNode], anchors: dict[str, int]
-) -> int | None:
-    """Add the first node of `ways`, of which there is one of several kinds; None where an anchor may say which vertex it is."""
-    if any(step.node.key in anchors for step in ways):
-        return None
-    types = tuple(dict.fromkeys(step.node.type for step in ways))
-    required.append(RequiredNode(types, at, ways[0].edge, any(step.node.looked_at for step in ways)))
-    return len(required) - 1
-
-
 def branch_places(index: int, instructions: Sequence[Instruction]) -> list[int]:
     """Return where the alternatives begin between which the fork at `index` chooses."""
-    fork = instructions[index]
-    assert isinstance(fork, Fork)
-    end, places = _end(fork, instructions), list[int]()
-    while isinstance(fork, Fork) and not fork.soft and _end(fork, instructions) == end:
+
+    def end(fork: Fork) -> int:
+        """Return where the alternatives meet again: each but the last ends with a jump there."""
+        last = instructions[fork.second - 1]
+        assert isinstance(last, Jump)
+        return last.to
+
+    fork = first = instructions[index]
+    assert isinstance(first, Fork)
+    places: list[int] = []
+    while isinstance(fork, Fork) and not fork.soft and end(fork) == end(first):
         places.append(fork.first)
         index, fork = fork.second, instructions[fork.second]
     return [*places, index]
 
 
-def _alternatives(index: int, instructions: Sequence[Instruction]) -> list[Follow]:
-    """Return the first nodes of the alternatives between which the fork at `index` chooses, where each begins with one; else none."""
-    fork = instructions[index]
-    if not isinstance(fork, Fork) or fork.soft:
-        return []
-    starts = [instructions[place] for place in branch_places(index, instructions)]
-    ways = [step for step in starts if isinstance(step, Follow)]
-    return ways if len(ways) == len(starts) else []
-
-
-def _are_single(index: int, instructions: Sequence[Instruction]) -> bool:
-    """Return whether each alternative of the fork at `index` is a single node."""
-    fork = instructions[index]
-    ways = len(_alternatives(index, instructions))
-    return isinstance(fork, Fork) and ways > 0 and _end(fork, instructions) == index + 3 * ways - 2
-
-
-def _end(fork: Fork, instructions: Sequence[Instruction]) -> int:
-    """Return where the ways that part at `fork` meet again: after the optional part, or after the last alternative."""
-    if fork.soft:
-        return fork.second
-    last = instructions[fork.second - 1]
-    assert isinstance(last, Jump)
-    return last.to
-
-
-# The vertices of a model by operator, and at which of them a search for a program must begin.
+# The vertices of a model by operator, and those with which a match of a program can begin.
 
 
 class Scan:
@@ -588,58 +494,10 @@ class VertexIndex:
         read = ((node, value) for node in nodes for value in node.inputs if value is not None)
         return list(dict.fromkeys(v for node, v in read if v not in self._constants and _is_from_outside(node, v)))
 
-    def candidates(self, program: Program, around: Surroundings) -> Sequence[Vertex]:
-        """Return those of the roots from which the rarest node that every match has can be reached."""
-        required = required_nodes(program.instructions)
-        roots = self.roots(program)
-        counts = [sum(map(self._count, node.types)) for node in required]
-        if not roots or 0 in counts:
-            return []
-        rarest = min((i for i in range(len(required)) if _path(required, i)), key=counts.__getitem__, default=0)
-        if rarest == 0 or 2 * counts[rarest] > len(roots):
-            return roots
-        reached = self._walk_back(required, rarest, around, limit=4 * len(roots))
-        return roots if reached is None else [root for root in roots if root in reached]
-
-    def _count(self, type_: str) -> int:
-        # That there are constants goes without saying; to count them would take longer than it saves.
-        return len(self.vertices) if type_ == PRODUCER else len(self.of(type_))
-
-    def _walk_back(
-        self, required: Sequence[RequiredNode], start: int, around: Surroundings, limit: int
-    ) -> set[Vertex] | None:
-        """Return the roots from which the node at `start` can be reached; None where that takes more than `limit` steps."""
-        here = {vertex for type_ in required[start].types for vertex in self.of(type_)}
-        for node, parent in _path(required, start):
-            assert node.edge is not None
-            back = replace(node.edge, forward=not node.edge.forward)
-            before: set[Vertex] = set()
-            for vertex in here:
-                vertices = [
-                    *around.along(vertex, back, anyone=parent.looked_at),
-                    *(b for b, _ in around.beyond(vertex, back)),
-                ]
-                limit -= 1 + len(vertices)
-                if limit < 0:
-                    return None
-                before.update(other for other in vertices if any(self.matches(other, type_) for type_ in parent.types))
-            here = before
-        return here
-
 
 def _is_from_outside(node: ir.Node, value: ir.Value) -> bool:
     producer = value.producer()
     return producer is None or producer.graph is not node.graph
-
-
-def _path(required: Sequence[RequiredNode], start: int) -> list[tuple[RequiredNode, RequiredNode]]:
-    """Return the pairs of a node and its parent from `start` to the root; none where nothing certain leads there."""
-    pairs: list[tuple[RequiredNode, RequiredNode]] = []
-    index = start
-    while (parent := required[index].parent) is not None:
-        pairs.append((required[index], required[parent]))
-        index = parent
-    return pairs if index == 0 else []
 
 
 _STEPS_PER_VERTEX = 20
@@ -687,11 +545,10 @@ class Matcher:
         index, around = self.index(), self._around
         if observe is None and not all(map(index.of, program.certain)):
             return []
-        roots = index.candidates(program, around) if observe is None else index.roots(program)
         accepts, steps = self._acceptor(index, program), _STEPS + _STEPS_PER_VERTEX * len(index.vertices)
         machine = Machine(program, around, accepts, self._holds, self.unchanged.does, steps, observe)
         matches: dict[object, Match] = {}
-        for root in roots:
+        for root in index.roots(program):
             for match in machine.run(root):
                 key = _identity(match)
                 matches[key] = min(matches[key], match, key=_names) if key in matches else match

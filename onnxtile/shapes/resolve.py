@@ -480,7 +480,7 @@ def granule(dtype: ir.DataType) -> int:
     return max(1, dtype.bitwidth // 8)
 
 
-# The shapes of a model that was raised to a newer opset, from those of the original.
+# The shapes of a model that was raised to a newer opset, or written, from those of the original.
 
 
 def shapes_of_raised(original: ir.Model, shapes: Shapes, source: ir.Model) -> Shapes | None:
@@ -496,3 +496,17 @@ def shapes_of_raised(original: ir.Model, shapes: Shapes, source: ir.Model) -> Sh
     constants = Constants(source)
     whole = all(value in constants or known.get(value.name or "") is not None for value in there)
     return shapes.of_copies(counterparts) if whole else None
+
+
+def known_shapes(model: ir.Model, shapes: Shapes) -> Shapes:
+    """Return the shapes of a written model: those known before, and those that its new values carry."""
+    dtypes, dims = {}, {}
+    for value in values(model):
+        dtype, sizes = shapes.dtype(value) or value.dtype, shapes.dims(value)
+        if dtype is not None:
+            dtypes[value] = dtype
+        if sizes is None and value.shape is not None:
+            sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        if sizes is not None:
+            dims[value] = sizes
+    return Shapes(dtypes, dims)

@@ -18,6 +18,10 @@ _DIGITS = 30
 """Of a number, at most: a longer one is a mistake, and Python refuses to read those of more than 4,300."""
 LARGEST_COUNT = 2**63 - 1
 """The largest number that an option takes: that of a dimension in ONNX."""
+LARGEST_BOUND = 2**31 - 1
+"""Above this a bound on a tile is a slip of the keyboard: no hardware multiplies matrices of that size, and no axis reaches it."""
+LARGEST_MEMORY = 2**50
+"""In bytes; above this a memory is a slip of the keyboard, too."""
 MOST_RUNS = 1_000_000
 """Sets of random inputs that may be asked for."""
 

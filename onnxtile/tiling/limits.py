@@ -8,22 +8,18 @@ from dataclasses import replace
 from enum import StrEnum
 from math import gcd, lcm
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
-
-import pydantic
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxtile.declare.values import TargetFigures, read_rate, read_speed
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError
 from onnxtile.system.registry import data_folder, discover
-from onnxtile.system.text import MOST_RUNS, bytes_of
+from onnxtile.system.text import LARGEST_BOUND, LARGEST_MEMORY, MOST_RUNS
 from onnxtile.system.toml_file import TomlFile, read
 from onnxtile.tiling.contraction import Contraction, Tileable
 
-LARGEST = 2**31 - 1
-"""Above this a bound is a slip of the keyboard: no hardware multiplies matrices of that size, and no tensor axis reaches it."""
-MOST_MEMORY = 2**50
-"""In bytes; above this a memory is a slip of the keyboard too."""
+if TYPE_CHECKING:
+    from onnxtile.tiling.limits_file import LimitsFile, Rules
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class Limits:
                 _require_bound(bound, axis.upper())
         for memory in (self.memory, self.outer_memory):
             if memory is not None:
-                _require_bound(memory, "memory", MOST_MEMORY)
+                _require_bound(memory, "memory", LARGEST_MEMORY)
         fault = self._fault_of_levels
         if fault is not None:
             raise UsageError(fault)
@@ -168,7 +164,7 @@ class Limits:
         return self.bounds[axis] is not None or self.asks_for_choice or padded
 
 
-def _require_bound(bound: object, option: str, most: int = LARGEST) -> None:
+def _require_bound(bound: object, option: str, most: int = LARGEST_BOUND) -> None:
     if not isinstance(bound, int) or isinstance(bound, bool):
         raise UsageError(f"the bound {bound} of {option} is not a whole number")
     if bound < 1:
@@ -306,140 +302,52 @@ class TilingPolicy:
         return Accumulation(self.accumulate)
 
 
-# Limits files: TOML, one for each hardware, checked field by field.
+# Targets: limits and figures from a file for each hardware.
 
 _ENDING = ".toml"
 _OF_CONVOLUTIONS = {"conv", "rows", "columns", "channels", "filters"}
 
-Size = Annotated[int, pydantic.Field(strict=True, ge=1, le=LARGEST)]
-DType = Literal[
-    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64"
-]  # fmt: skip
+
+def _limits_of(content: LimitsFile) -> Limits:
+    """Return the limits that a file says; fields that the table of an operator leaves out come from the file."""
+    operators = [(name, _limits(_with(content, rules, name))) for name, rules in content.operator.items()]
+    return replace(_limits(content), operators=tuple(sorted(operators, key=lambda pair: pair[0])))
 
 
-def _in_bytes(value: object) -> object:
-    """Return the bytes that a text means; any other value is returned as it is."""
-    if not isinstance(value, str):
-        return value
-    size = bytes_of(value)
-    if size is None:
-        raise ValueError(f'{value!r} is not a size in bytes: write 262144, "256KiB" or "8MiB"')
-    return size
+def _limits(rules: Rules) -> Limits:
+    window = WindowBounds(rules.rows, rules.columns, rules.channels, rules.filters)
+    return Limits(
+        rules.m.max,
+        rules.k.max,
+        rules.n.max,
+        multiples=(rules.m.multiple, rules.k.multiple, rules.n.multiple),
+        largest_elements=rules.largest.elements,
+        largest_bytes=rules.largest.bytes,
+        memory=rules.memory,
+        dtypes=None if rules.dtypes is None else frozenset(rules.dtypes),
+        pad=rules.pad,
+        window=window if rules.conv or window.asks else None,
+        outer_memory=None if rules.outer is None else rules.outer.memory,
+    )
 
 
-MemorySize = Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY), pydantic.BeforeValidator(_in_bytes)]
-
-
-class _TargetTable(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-class _AxisLimits(_TargetTable):
-    max: Size | None = None
-    multiple: Size = 1
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _bare(cls, value: object) -> object:
-        """Read `m = 64` as `m = { max = 64 }`."""
-        if isinstance(value, int):
-            return {"max": value}
-        if not isinstance(value, dict):
-            raise ValueError(f"{value!r} is not a whole number: write 64, or {{ max = 64, multiple = 8 }}")
-        return value
-
-    @pydantic.model_validator(mode="after")
-    def _fit(self) -> _AxisLimits:
-        if self.max is not None and self.max % self.multiple:
-            raise ValueError(f"max = {self.max} is not a multiple of {self.multiple}")
-        return self
-
-
-class _Largest(_TargetTable):
-    elements: Annotated[int, pydantic.Field(strict=True, ge=1, le=MOST_MEMORY)] | None = None
-    bytes: MemorySize | None = None
-
-
-class _Outer(_TargetTable):
-    """The limits on an outer tile, around the tiles that the other fields bound."""
-
-    memory: MemorySize
-
-
-class _Rules(_TargetTable):
-    """The fields that may differ from operator to operator."""
-
-    m: _AxisLimits = _AxisLimits()
-    k: _AxisLimits = _AxisLimits()
-    n: _AxisLimits = _AxisLimits()
-    largest: _Largest = _Largest()
-    memory: MemorySize | None = None
-    dtypes: Annotated[tuple[DType, ...], pydantic.Field(min_length=1)] | None = None
-    pad: Annotated[bool, pydantic.Field(strict=True)] = False
-    conv: Annotated[bool, pydantic.Field(strict=True)] = False
-    rows: Size | None = None
-    columns: Size | None = None
-    channels: Size | None = None
-    filters: Size | None = None
-    outer: _Outer | None = None
-
-    def limits(self) -> Limits:
-        window = WindowBounds(self.rows, self.columns, self.channels, self.filters)
-        return Limits(
-            self.m.max,
-            self.k.max,
-            self.n.max,
-            multiples=(self.m.multiple, self.k.multiple, self.n.multiple),
-            largest_elements=self.largest.elements,
-            largest_bytes=self.largest.bytes,
-            memory=self.memory,
-            dtypes=None if self.dtypes is None else frozenset(self.dtypes),
-            pad=self.pad,
-            window=window if self.conv or window.asks else None,
-            outer_memory=None if self.outer is None else self.outer.memory,
-        )
-
-
-Rate = Annotated[int, pydantic.BeforeValidator(read_rate)]
-Speed = Annotated[int, pydantic.BeforeValidator(read_speed)]
-
-
-class _LimitsFile(_Rules):
-    doc: str = ""
-    operator: dict[str, _Rules] = {}
-    bandwidth: dict[str, Rate] = {}
-    macs_per_second: Speed | dict[DType, Speed] | None = None
-    copied_per_second: Rate | None = None
-    calls_per_second: Speed | None = None
-    streams: Size = 1
-    c_kernels: str | None = None
-    cc: str = ""
-    runner: str = ""
-    weights: Literal["code", "file"] = "code"
-
-    def limits(self) -> Limits:
-        """Return the limits; fields that the table of an operator leaves out come from the file."""
-        common = super().limits()
-        rules_by_operator = [(name, self._with(rules, name).limits()) for name, rules in self.operator.items()]
-        return replace(common, operators=tuple(sorted(rules_by_operator, key=lambda pair: pair[0])))
-
-    def _with(self, rules: _Rules, operator: str) -> _Rules:
-        """Return `rules`, with missing fields from the file. A table of a convolution requests that it is cut."""
-        common = {name: getattr(self, name) for name in self.model_fields_set & _Rules.model_fields.keys()}
-        stated = {name: getattr(rules, name) for name in rules.model_fields_set}
-        return _Rules.model_construct(**{**common, **stated, "conv": _operators()[operator].windows})
+def _with(content: LimitsFile, rules: Rules, operator: str) -> Rules:
+    """Return `rules`, with missing fields from the file. A table of a convolution requests that it is cut."""
+    common = {name: getattr(content, name) for name in content.model_fields_set & type(rules).model_fields.keys()}
+    stated = {name: getattr(rules, name) for name in rules.model_fields_set}
+    return type(rules).model_construct(**{**common, **stated, "conv": _operators()[operator].windows})
 
 
 def find(target: TargetSource) -> Limits:
     """Return the limits of a target. Raises UsageError with the file, the line and the field at fault, also where it has none."""
     file = _file_of(target)
-    content = file.validated(_LimitsFile)
+    content = _checked(file)
     _require_operators(file, content)
     try:
-        limits = content.limits()
+        limits = _limits_of(content)
     except UsageError as error:  # of two levels: all other fields are checked one by one
         raise UsageError(f"{file.place(('outer',))}: {error.message}", hint=error.hint) from None
-    if limits == Limits() and file.path.parent == data_folder("limits"):
+    if limits == Limits() and _is_ready_made(file):
         tiled = [name for name in ready_made() if has_limits(name)]
         raise UsageError(f"the target '{target}' has no limits on a tile", hint=f"choose {', '.join(tiled)}")
     if limits == Limits():
@@ -458,30 +366,42 @@ _FOLDER = "{here}"
 def figures_of(target: TargetSource) -> TargetFigures:
     """Return the figures of a target beside its limits. Raises UsageError."""
     file = _file_of(target)
-    content = file.validated(_LimitsFile)
-    if content.runner and not content.cc:
+    content = file.content
+    if not _is_ready_made(
+        file
+    ):  # a test checks those: to load pydantic takes 0.1 s, and `fit` asks for the usual speeds
+        _checked(file)
+    compiler, runner, kernels = content.get("cc", ""), content.get("runner", ""), content.get("c_kernels")
+    if runner and not compiler:
         raise UsageError(
             f"{file.place(('runner',))}: the runner runs what cc compiles, which is not given",
             hint='add cc = "arm-none-eabi-gcc ..."',
         )
     here = shlex.quote(str(file.path.parent))
-    kernels = None if content.c_kernels is None else file.path.parent / content.c_kernels
-    by_type = content.macs_per_second if isinstance(content.macs_per_second, dict) else {}
-    speed = (
-        min(by_type.values(), default=None) if isinstance(content.macs_per_second, dict) else content.macs_per_second
-    )
+    macs, copied, calls = (content.get(f"{name}_per_second") for name in ("macs", "copied", "calls"))
+    by_type = {name: read_speed(rate) for name, rate in macs.items()} if isinstance(macs, Mapping) else {}
     return TargetFigures(
-        content.bandwidth,
-        speed,
-        content.streams,
-        kernels,
-        content.cc.replace(_FOLDER, here),
-        content.runner.replace(_FOLDER, here),
-        content.weights,
-        macs_by_type={str(name): rate for name, rate in by_type.items()},
-        copied_per_second=content.copied_per_second,
-        calls_per_second=content.calls_per_second,
+        {name: read_rate(rate) for name, rate in content.get("bandwidth", {}).items()},
+        min(by_type.values(), default=None) if macs is None or isinstance(macs, Mapping) else read_speed(macs),
+        content.get("streams", 1),
+        None if kernels is None else file.path.parent / kernels,
+        compiler.replace(_FOLDER, here),
+        runner.replace(_FOLDER, here),
+        content.get("weights", "code"),
+        macs_by_type=by_type,
+        copied_per_second=None if copied is None else read_rate(copied),
+        calls_per_second=None if calls is None else read_speed(calls),
     )
+
+
+def _checked(file: TomlFile) -> LimitsFile:
+    from onnxtile.tiling.limits_file import LimitsFile
+
+    return file.validated(LimitsFile)
+
+
+def _is_ready_made(file: TomlFile) -> bool:
+    return file.path.parent == data_folder("limits")
 
 
 def _file_of(target: TargetSource) -> TomlFile:
@@ -497,7 +417,7 @@ def _operators() -> dict[str, Tileable]:
     return discover("onnxtile.tiling.operators", Tileable)  # type: ignore[type-abstract]
 
 
-def _require_operators(file: TomlFile, content: _LimitsFile) -> None:
+def _require_operators(file: TomlFile, content: LimitsFile) -> None:
     known = _operators()
     for name, rules in content.operator.items():
         at = ("operator", name)
@@ -519,16 +439,17 @@ def ready_made() -> list[str]:
 
 def descriptions() -> dict[str, str]:
     """Return, by the name of each limits file that ships with onnxtile, the sentence in its `doc` field, and whether tile takes it."""
-    docs = {name: _file_of(name).validated(_LimitsFile).doc for name in ready_made()}
+    docs = {name: _checked(_file_of(name)).doc for name in ready_made()}
     return {name: doc if has_limits(name) else f"{doc} Not for tile: it has no limits." for name, doc in docs.items()}
 
 
 def has_limits(target: TargetSource) -> bool:
     """Return whether the file of a target has limits on one tile, or nothing else either. Raises UsageError."""
-    file = _file_of(target)
-    content = file.validated(_LimitsFile)
-    figures = content.model_fields_set - _Rules.model_fields.keys() - {"doc", "operator"}
-    return not figures or content.limits() != Limits()
+    from onnxtile.tiling.limits_file import Rules
+
+    content = _checked(_file_of(target))
+    figures = content.model_fields_set - Rules.model_fields.keys() - {"doc", "operator"}
+    return not figures or _limits_of(content) != Limits()
 
 
 def _ready_made_or_none() -> list[str]:

@@ -89,7 +89,12 @@ def test_lines_are_short(page: Path) -> None:
 
 def test_no_text_of_the_package_has_a_phrase_that_stops_a_reader() -> None:
     for file in (ROOT / "onnxtile").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        source = file.read_text("utf-8")
+        # Few files have all words of a phrase, and only these are read as Python.
+        known = source.casefold()
+        if not any(all(word in known for word in phrase.split()) for phrase in IN_NO_TEXT):
+            continue
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 text = f" {' '.join(node.value.split()).casefold()} "
                 assert not [phrase for phrase in IN_NO_TEXT if phrase in text], f"{file}:{node.lineno}"

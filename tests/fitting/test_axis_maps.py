@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -21,6 +21,7 @@ from onnxtile.operators.reads import AxisLink
 from onnxtile.operators.table import axis_links
 from onnxtile.shapes.resolve import resolve
 from tests import build
+from tests.draws import draws
 from tests.fitting.networks import cut_into_strips, model, run
 
 
@@ -46,7 +47,7 @@ def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attribute
     return build.model([node], [x], [y], constants)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(
     op=st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool"]),
     rows=st.integers(4, 12),
@@ -94,7 +95,7 @@ def test_windows_read_what_the_operator_reads(
     assert np.array_equal(whole[:, :, start:stop], part[:, :, start:stop], equal_nan=False)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     rows=st.integers(2, 12),
     numbers=st.tuples(st.integers(-14, 14), st.integers(-14, 14), st.integers(1, 4)),
@@ -304,7 +305,7 @@ def _chain(op: str, constants: dict[str, Any], rows: int, opset: int = 19, **att
     return build.model(nodes, [x], [y], [numpy_helper.from_array(weights, "w"), *arrays], opset=opset)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     mode=st.sampled_from(["linear", "cubic", "nearest"]),
     way=st.sampled_from(WAYS),
@@ -334,7 +335,7 @@ def test_resized_strips_are_equal(
     assert np.array_equal(whole, part) if mode == "nearest" else np.allclose(whole, part, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     rows=st.integers(12, 20),
     pads=st.tuples(*[st.integers(0, 5)] * 4),

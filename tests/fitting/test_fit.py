@@ -15,7 +15,7 @@ import onnx
 import onnx_ir
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import onnxtile
@@ -39,6 +39,7 @@ from onnxtile.verbs.flows.fit import attempt, candidate, fused_subject, read_sub
 from onnxtile.verbs.flows.fit_drafts import OpenedModel, WrittenSchedule
 from onnxtile.verbs.flows.results import ModelPlan
 from onnxtile.verification.rounding import judge
+from tests.draws import draws
 from tests.fitting.networks import branches, inverted_residuals, model, search, written_peak
 from tests.fitting.test_quantised import quantised
 from tests.fitting.test_search import regions
@@ -463,7 +464,7 @@ def _found(rows: int, capacity: int, in_chunks: bool) -> FitSchedule:
     return search(about if in_chunks else Regions(about.network), FitTarget(capacity, _BUDGET))
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@draws(6)
 @given(
     rows=some.sampled_from([9, 13]),
     in_chunks=some.booleans(),

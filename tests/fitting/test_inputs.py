@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import onnxtile
@@ -19,6 +19,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError
+from tests.draws import draws
 from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.test_quantised import quantised
 
@@ -148,7 +149,7 @@ def test_the_place_says_what_is_outside(io: str, outside: set[str]) -> None:
     columns=some.integers(1, 40),
     item=some.sampled_from([1, 2, 4]),
 )
-@settings(max_examples=60)
+@draws(60)
 def test_rows_that_are_left_take_their_blocks(channels: int, rows: int, columns: int, item: int) -> None:
     from onnxtile.fitting.live_bytes import bytes_from
 

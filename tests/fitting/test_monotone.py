@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import Descent, FitTarget
@@ -17,6 +17,7 @@ from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import attempt, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.results import FittedModel
+from tests.draws import draws
 from tests.fitting.networks import inverted_residuals, model
 from tests.fitting.random_nets import nets
 
@@ -55,21 +56,22 @@ def require_no_worse(made: onnx.ModelProto, points: Iterable[tuple[float, float]
             assert large.fits or not small.fits
 
 
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@draws(6, slow=6)
 @given(nets())
 def test_what_fits_less_fits_more(made: onnx.ModelProto) -> None:
     require_no_worse(made, {*product(SHARES, BUDGETS[1:2]), *product(SHARES[1:2], BUDGETS)})
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@draws(12, slow=12)
 @given(nets())
 def test_what_fits_less_fits_more_at_all_shares_and_budgets(made: onnx.ModelProto) -> None:
     require_no_worse(made, product(SHARES, BUDGETS))
 
 
-def require_smallest(made: onnx.ModelProto) -> None:
-    """The smallest arena fits as a capacity, and nothing below it does."""
+@draws(3, slow=8)
+@given(nets())
+def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
     about = subject(made)
     least = fitted(about, None, 0.1).after.arena
     assert fitted(about, least, 0.1).fits
@@ -77,19 +79,6 @@ def require_smallest(made: onnx.ModelProto) -> None:
     assert not below.fits
     assert below.blocked_by is not None
     assert below.after.arena == (about.before.arena if below.blocked_by.search == "floor" else least)
-
-
-@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(nets())
-def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.ModelProto) -> None:
-    require_smallest(made)
-
-
-@pytest.mark.slow
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(nets())
-def test_the_smallest_arena_of_more_nets_is_what_fits(made: onnx.ModelProto) -> None:
-    require_smallest(made)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])
@@ -106,6 +95,17 @@ def test_all_capacities_take_points_of_one_way_down(
         found = next(way.within((above.peak + point.peak) // 2))
         assert way.price(found) <= way.price(point)
     assert next(Descent(about.regions, wanted).within(points[-1].peak - 1), None) is None
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+def test_a_capacity_that_fits_is_met_without_the_way_down_and_no_slower(budget: float) -> None:
+    about = unblocked_subject(subject(inverted_residuals(33)))
+    wanted = FitTarget(None, budget, prices=about.prices)
+    above, point = Descent(about.regions, wanted).all_points()[2:4]
+    way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
+    found = way.quickest((above.peak + point.peak) // 2)
+    assert found is not None and found.peak < above.peak and not way.points
+    assert way.price(found) <= way.price(point)
 
 
 GATE = """

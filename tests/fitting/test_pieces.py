@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -27,6 +27,7 @@ from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject, WrittenSchedule
 from onnxtile.verification.rounding import judge
+from tests.draws import draws
 from tests.fitting.networks import copied_bytes, inverted_residuals, model, search, written_peak
 
 # Results of regions that are handed over in pieces: their costs are those of the operations written, and the model
@@ -128,7 +129,7 @@ def test_costs_of_pieces_counted_by_kinds_of_strips_are_those_of_all_strips(
     steps=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
     stops=st.sampled_from([(2, 5, 6), (2, 4, 6), (3, 5, 6), (1, 3, 6)]),
 )
-@settings(deadline=None, max_examples=25)
+@draws(25)
 def test_any_strips_of_any_pieces_compute_the_same_at_the_counted_peak(
     rows: int, steps: tuple[int, int, int], stops: tuple[int, int, int]
 ) -> None:

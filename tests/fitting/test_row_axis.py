@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -18,6 +18,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests import build
+from tests.draws import draws
 from tests.fitting.networks import run
 
 SIZES = {"length": (1, 3), "length of columns": (1, 4), "columns": (2, 4), "frames": (1, 5)}
@@ -54,7 +55,7 @@ def test_a_net_of_one_length_gets_the_same_arena_at_any_rank(form: str) -> None:
     assert fitted.after.arena == 2 * 16 * 32 * 4, "the result, and its strips, which a copy joins"
 
 
-@settings(max_examples=8, deadline=None)
+@draws(8)
 @given(
     form=st.sampled_from(list(SIZES)),
     length=st.integers(24, 64),

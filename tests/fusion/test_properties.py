@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -26,6 +26,7 @@ from onnxtile.fusion.pattern import from_query
 from onnxtile.model.load import Source, load
 from onnxtile.model.save import to_bytes
 from tests.conftest import ZOO
+from tests.draws import draws
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Lab
@@ -134,7 +135,7 @@ def _cases(draw: st.DrawFn) -> Case:
 # What is made of scalars alone is declared as a matrix, too.
 pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.system.errors.ModelWarning")
 
-RUNS = settings(max_examples=75, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RUNS = draws(75)
 
 
 @RUNS

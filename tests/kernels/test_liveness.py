@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import (
@@ -16,6 +16,7 @@ from onnxtile.kernels.kernel_graph import (
     live_ranges,
     live_sums,
 )
+from tests.draws import draws
 from tests.kernels.plain import PlainGraph, kernel_graphs
 
 
@@ -27,7 +28,7 @@ def is_live(graph: KernelGraph, tensor: int, byte: int, step: int) -> bool:
     return step >= first and (later or tensor in graph.kept or step == first)
 
 
-@settings(deadline=None, max_examples=80)
+@draws(80)
 @given(kernel_graphs())
 def test_a_tensor_lives_from_its_kernel_to_its_last_reader(graph: KernelGraph) -> None:
     found = live_ranges(graph, graph.own_order)
@@ -41,7 +42,7 @@ def test_a_tensor_lives_from_its_kernel_to_its_last_reader(graph: KernelGraph) -
             assert (first <= step < end) == (lives or (read and step >= first))
 
 
-@settings(deadline=None, max_examples=80)
+@draws(80)
 @given(kernel_graphs())
 def test_bytes_that_die_early_are_those_that_no_kernel_reads_later(graph: KernelGraph) -> None:
     ranges = live_ranges(graph, graph.own_order)
@@ -64,7 +65,7 @@ def test_two_halves_die_one_after_the_other() -> None:
     assert live_parts(graph, graph.own_order, ranges) == {a: (LivePart(0, 4, 0, 2), LivePart(4, 8, 0, 3))}
 
 
-@settings(deadline=None, max_examples=40)
+@draws(40)
 @given(kernel_graphs())
 def test_precedence_is_that_of_live_ranges(graph: KernelGraph) -> None:
     ranges = live_ranges(graph, graph.own_order)
@@ -75,7 +76,6 @@ def test_precedence_is_that_of_live_ranges(graph: KernelGraph) -> None:
             assert order.made_before(one, other) == (first < start)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6), st.integers(1, 3)), max_size=8))
 def test_live_bytes_are_summed_in_both_ways(rows: list[tuple[int, int, int]]) -> None:
     changes = [LiveChange(size, lower, lower + length) for size, lower, length in rows]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -26,6 +26,7 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.runtime import Session
 from tests.build import Text
+from tests.draws import draws
 
 SEED = onnx.parser.parse_model(
     """<ir_version: 10, opset_import: ["": 17, "local": 1]>
@@ -98,7 +99,7 @@ def test_a_model_cut_off_anywhere_is_refused_or_still_valid(tmp_path: Path) -> N
     assert len(accepted) <= 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(300)
 @given(st.integers(0, 2**32))
 def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)

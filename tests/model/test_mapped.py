@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -18,6 +18,7 @@ from onnxtile.model.load import load, read_mapped
 from onnxtile.model.save import save, to_bytes
 from onnxtile.system.errors import ModelError
 from onnxtile.system.protobuf_wire import Unusual, fields, head
+from tests.draws import draws
 
 LARGE = np.arange(300_000, dtype=np.float32)
 
@@ -154,7 +155,7 @@ def test_a_model_that_is_gone_holds_no_file(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=40))
-@settings(max_examples=500)
+@draws(500)
 def test_any_bytes_are_fields_or_unusual(data: bytes) -> None:
     try:
         found = list(fields(data, 0, len(data)))

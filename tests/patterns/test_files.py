@@ -14,8 +14,7 @@ from onnxtile.fusion.fuse import fuse
 from onnxtile.fusion.pattern import chosen_patterns, compiled, expanded, from_file, pattern_set, set_names
 from onnxtile.fusion.pattern_file import PatternFile
 from onnxtile.model.load import load
-from onnxtile.query.language import ANY_NODE
-from onnxtile.query.match import MAX_NODES, required_nodes
+from onnxtile.query.match import MAX_NODES
 from onnxtile.query.names import require_known
 from onnxtile.report.table import Line
 from onnxtile.report.tables import for_explain
@@ -23,6 +22,7 @@ from onnxtile.system.errors import PatternError, QueryError
 from onnxtile.system.registry import data_folder
 from onnxtile.system.toml_file import read
 from tests.patterns.conftest import Tiny
+from tests.query.test_parse import assert_operators_are_read
 
 # Pattern files that are wrong: each error names the file and the line at fault.
 
@@ -366,5 +366,4 @@ def test_the_queries_of_a_file_of_the_library_are_right(path: Path) -> None:
     names = {pattern.name for name in set_names() for pattern in pattern_set(name)}
     for program in compiled(from_file(path)).programs:
         require_known(program.query, names)
-        assert program.named == {node.type for node in program.query.nodes} - {ANY_NODE}
-        assert program.certain <= {type_ for node in required_nodes(program.instructions) for type_ in node.types}
+        assert_operators_are_read(program)

@@ -57,7 +57,7 @@ def test_a_worker_ends_and_leaves_nothing(tmp_path: Path, number: signal.Signals
         worker = int((tmp_path / "ready").read_text())
         parent.send_signal(number)
         parent.wait(timeout=10)
-    assert until(lambda: not alive(worker), 5)
+    assert until(lambda: not alive(worker), patience())
     assert [path.name for path in tmp_path.iterdir()] == ["ready"]
 
 

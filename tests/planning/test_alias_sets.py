@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.check.audit import require
@@ -26,6 +26,7 @@ from onnxtile.planning.sharing import AliasSets, Contents
 from onnxtile.shapes.resolve import resolve
 from tests.bench.large_graphs import wide
 from tests.counted import calls
+from tests.draws import draws
 from tests.kernels.plain import Memory, kernel_graphs
 from tests.planning.conftest import Case
 
@@ -158,7 +159,7 @@ def places(layout: Layout) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("order", ["model", "min-peak", "any"])
-@settings(deadline=None, max_examples=150)
+@draws(150)
 @given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]), rules=st.sampled_from(RULES))
 def test_no_kernel_reads_what_another_has_overwritten(
     graph: KernelGraph, order: str, alignment: int, rules: frozenset[str]
@@ -167,7 +168,7 @@ def test_no_kernel_reads_what_another_has_overwritten(
         Memory(layout.graph, places(layout)).run(layout.schedule)
 
 
-@settings(deadline=None, max_examples=60)
+@draws(60)
 @given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]))
 def test_sharing_never_raises_the_peak(graph: KernelGraph, alignment: int) -> None:
     few = laid_out(graph, "model", alignment, frozenset())[0]
@@ -176,7 +177,7 @@ def test_sharing_never_raises_the_peak(graph: KernelGraph, alignment: int) -> No
     assert few.live_ranges == live_ranges(graph, graph.own_order)
 
 
-@settings(deadline=None, max_examples=60)
+@draws(60)
 @given(graph=kernel_graphs(), order=st.sampled_from(["model", "any"]))
 def test_few_questions_give_the_answer_of_all(graph: KernelGraph, order: str) -> None:
     few = laid_out(graph, order, 4, ALL_RULES)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import KernelGraph, Schedule
@@ -17,6 +17,7 @@ from onnxtile.planning.orders import Order, SchedulingContext, shuffled, shuffle
 from onnxtile.planning.workspaces import NO_NEEDS, Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, Infeasible, UsageError
 from tests.build import Find
+from tests.draws import draws
 from tests.planning.conftest import Case, aliases, rows
 from tests.planning.test_arena_run import SOUND
 from tests.planning.test_random_graphs import models
@@ -62,7 +63,7 @@ PLACINGS: list[dict[str, Any]] = [
 ]
 
 
-@settings(deadline=None, max_examples=10)
+@draws(10)
 @given(models(6), st.sampled_from(PLACINGS), st.sampled_from([4, 32, 64]))
 def test_no_order_and_no_aliases_need_less(model: onnx.ModelProto, placing: dict[str, Any], alignment: int) -> None:
     graph = Case.of(model).graph(**placing)
@@ -156,7 +157,7 @@ def test_an_order_of_a_lower_peak_and_a_larger_arena_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("planner", ["naive", "slots", "greedy-by-size", "best"])
-@settings(deadline=None, max_examples=15)
+@draws(15)
 @given(model=models(8), placing=st.sampled_from(PLACINGS))
 def test_the_arena_of_min_peak_is_never_larger(planner: str, model: onnx.ModelProto, placing: dict[str, Any]) -> None:
     case = Case.of(model)

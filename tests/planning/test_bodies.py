@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile import api
@@ -24,6 +24,7 @@ from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import WorkspaceBuffer, WorkspaceRules
 from onnxtile.system import errors
 from tests.build import Find
+from tests.draws import draws
 from tests.planning.conftest import Case, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED
 
@@ -208,7 +209,7 @@ def test_a_body_that_is_planned_wrongly_is_refused(text: str) -> None:
     assert any(failure.body == "y/body" and "are live together" in failure.reason for failure in found)
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["Relu", "Exp", "Neg", "Add", "Concat", "Reshape"]), st.integers(0, 9)),

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -15,6 +15,7 @@ from onnxtile.planning.order_search import Chains, InEveryOrder, OrderSearch, re
 from onnxtile.planning.orders import find_order
 from onnxtile.system.errors import UsageError
 from tests.bench.large_graphs import MAKERS
+from tests.draws import draws
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -33,7 +34,6 @@ def all_before(after: list[tuple[int, ...]]) -> list[set[int]]:
     return found
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_chains_say_what_all_paths_say(after: list[tuple[int, ...]]) -> None:
     found, paths = Chains(after), all_before(after)
@@ -64,7 +64,6 @@ def test_a_graph_that_is_too_wide_is_refused(limit: str, words: str, monkeypatch
     assert "--order model" in (raised.value.hint or "")
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_what_is_refused_in_one_pass_has_too_many_pairs(after: list[tuple[int, ...]]) -> None:
     pairs = len(after) * (len(after) - 1) // 2 - sum(map(len, all_before(after)))
@@ -97,7 +96,7 @@ def test_nodes_that_measure_sizes_do_not_make_a_graph_wide(monkeypatch: pytest.M
     chains.require_orderable(load(model).graph)
 
 
-@settings(deadline=None, max_examples=30)
+@draws(30)
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)

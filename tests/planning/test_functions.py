@@ -12,7 +12,7 @@ import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from onnx import helper, numpy_helper
 
 from onnxtile import api
@@ -28,6 +28,7 @@ from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.tiling.limits import Limits
 from tests.bench.large_graphs import functions
+from tests.draws import draws
 from tests.planning.conftest import Case, rows
 from tests.planning.test_bodies import flat
 from tests.planning.test_random_graphs import models
@@ -212,7 +213,7 @@ def test_sizes_that_are_bounds_outside_are_bounds_inside() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "any"}, {"io": "inside", "alignment": 4}], ids=str)
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(plain=models())
 def test_a_random_graph_in_a_function_runs_as_planned(options: dict[str, Any], plain: onnx.ModelProto) -> None:
     """All nodes in one function, whose operands are the inputs and the constants of the graph."""

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -30,6 +30,7 @@ from onnxtile.planning.movement.plan import ByteAccess, Speeds, TimedStep, plan_
 from onnxtile.planning.movement.uses import covered
 from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.resolve import resolve
+from tests.draws import draws
 from tests.planning.conftest import sharing_by
 from tests.planning.movement_optimum import SmallKernel, SmallMovement
 
@@ -54,7 +55,7 @@ def fits(problem: MovementProblem, evicted: frozenset[int]) -> bool:
     return all(used <= free for used, free in zip(held, problem.free, strict=True))
 
 
-@settings(max_examples=150, deadline=None)
+@draws(150)
 @given(movements(8))
 def test_no_choice_copies_fewer_bytes(problem: MovementProblem) -> None:
     numbers = range(len(problem.gaps))
@@ -71,7 +72,7 @@ def test_no_choice_copies_fewer_bytes(problem: MovementProblem) -> None:
     assert (proved.cost, proved.exact, fits(problem, proved.evicted)) == (least, True, True)
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(movements(80))
 def test_a_choice_of_many_tensors_fits_and_is_not_below_the_bound(problem: MovementProblem) -> None:
     found = choose_evictions(problem)
@@ -201,7 +202,7 @@ def moved(graph: SmallMovement) -> tuple[MovementResult, list[int]]:
     return result.movement, [numbers[name] for name in result.schedule if name in numbers]
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(graphs())
 def test_the_bounds_are_below_the_optimum_they_speak_of(graph: SmallMovement) -> None:
     found, order = moved(graph)
@@ -220,7 +221,7 @@ def test_how_far_from_the_optimum_of_any_order() -> None:
     """Of the graphs of a fixed seed, nine of ten move as few bytes as the best of all orders."""
     above: Counter[bool] = Counter()
 
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @draws(100, database=None)
     @given(graphs())
     def count(graph: SmallMovement) -> None:
         found, _ = moved(graph)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxtile
@@ -25,6 +25,7 @@ from onnxtile.report.formats import to_header
 from onnxtile.report.formats.data import TRACE
 from onnxtile.verbs.flows.results import PlannedModel
 from tests import build
+from tests.draws import draws
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
 
@@ -296,7 +297,7 @@ def test_header_and_trace_have_the_windows_and_the_times() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_random_nets_are_equal_with_copies_at_their_earliest_and_latest(seed: int) -> None:
     """Each plan is proved in three runs, and its published windows by the check."""
     draw = random.Random(seed)

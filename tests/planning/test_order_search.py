@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.planning import peak_search as searching
@@ -19,6 +19,7 @@ from onnxtile.planning.peak_search import (
     refined,
     search,
 )
+from tests.draws import draws
 from tests.planning.conftest import Case
 
 WIDE_FIRST = OrderingProblem(
@@ -87,7 +88,7 @@ def peak(work: OrderingProblem, order: Sequence[int]) -> int:
     return max(during(work, order))
 
 
-@settings(deadline=None, max_examples=80)
+@draws(80)
 @given(works())
 def test_the_search_finds_the_least_peak_of_all_orders(work: OrderingProblem) -> None:
     found = search(work)
@@ -96,7 +97,6 @@ def test_the_search_finds_the_least_peak_of_all_orders(work: OrderingProblem) ->
     assert found.exact
 
 
-@settings(deadline=None)
 @given(works(), st.integers(0, 60))
 def test_with_few_steps_the_bound_is_true_and_the_order_not_worse(work: OrderingProblem, budget: int) -> None:
     found = search(work, budget)
@@ -107,7 +107,7 @@ def test_with_few_steps_the_bound_is_true_and_the_order_not_worse(work: Ordering
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@settings(deadline=None, max_examples=50)
+@draws(50)
 @given(work=works())
 def test_each_direction_alone_finds_the_least_peak(backward: bool, work: OrderingProblem) -> None:
     own = tuple(range(len(work.after)))
@@ -117,7 +117,6 @@ def test_each_direction_alone_finds_the_least_peak(backward: bool, work: Orderin
     assert found.peak == found.bound == peak(work, found.order) == min(peak(work, order) for order in orders(work))
 
 
-@settings(deadline=None)
 @given(works())
 def test_bytes_that_every_order_needs(work: OrderingProblem) -> None:
     least = min(peak(work, order) for order in orders(work))
@@ -251,7 +250,6 @@ def test_before_and_after_the_peak_the_order_is_searched_too(monkeypatch: pytest
         assert (refined(problem, range(30)) != tuple(range(30))) == is_searched
 
 
-@settings(deadline=None)
 @given(works())
 def test_the_nodes_before_and_after_the_peak_have_the_least_peak_of_all_their_orders(problem: OrderingProblem) -> None:
     found = refined(problem, search(problem).order)
@@ -263,7 +261,6 @@ def test_the_nodes_before_and_after_the_peak_have_the_least_peak_of_all_their_or
         assert max(high[part], default=0) == min(max(during(problem, order)[part], default=0) for order in others)
 
 
-@settings(deadline=None)
 @given(works(), st.data())
 def test_the_part_of_a_problem_between_two_sets_of_nodes(problem: OrderingProblem, data: st.DataObject) -> None:
     count = len(problem.after)
@@ -275,7 +272,6 @@ def test_the_part_of_a_problem_between_two_sets_of_nodes(problem: OrderingProble
     assert len({a - b for a, b in zip(whole, during(part, range(end - first)), strict=True)}) == 1
 
 
-@settings(deadline=None)
 @given(works())
 def test_other_orders_have_the_least_peak_too(problem: OrderingProblem) -> None:
     found = search(problem)

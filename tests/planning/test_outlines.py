@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import LivePart, rounded, union
@@ -16,6 +16,7 @@ from onnxtile.planning.problem_plan import check, plan_buffers, read_problem, re
 from onnxtile.report.format import RenderOptions
 from onnxtile.report.formats.data import CSV
 from onnxtile.system.errors import CheckFailed, UsageError
+from tests.draws import draws
 
 BRIEF = Effort(100_000, 100_000)
 
@@ -75,7 +76,7 @@ def test_the_peak_is_the_largest_sum_of_live_blocks(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(planners()))
-@settings(deadline=None, max_examples=40)
+@draws(40)
 @given(problem=problems())
 def test_no_plan_has_two_tensors_in_one_live_byte(name: str, problem: Problem) -> None:
     plan = planners()[name].plan(problem, BRIEF)
@@ -91,7 +92,7 @@ def test_no_plan_has_two_tensors_in_one_live_byte(name: str, problem: Problem) -
     assert problem.peak[0] == plan.proof.lower_bound <= plan.size
 
 
-@settings(deadline=None, max_examples=40)
+@draws(40)
 @given(problems())
 def test_the_best_plan_is_never_larger_than_that_of_rectangles(problem: Problem) -> None:
     best = planners()["best"]
@@ -138,7 +139,6 @@ def test_outlines_and_conflicts_of_every_order_exclude_each_other() -> None:
         Problem(stairs().buffers, 1, conflicts=frozenset({("falls", "rises")}))
 
 
-@settings(deadline=None)
 @given(problems())
 def test_a_csv_has_each_part_and_gives_the_problem_back(problem: Problem) -> None:
     plain = tuple(Buffer(b.name, b.size, b.lower, b.upper, outline=b.outline) for b in problem.buffers)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import onnxtile
@@ -23,6 +23,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.tiling.limits import Limits
+from tests.draws import draws
 from tests.planning.conftest import Case, aliases, proved, rows
 
 
@@ -311,7 +312,7 @@ def runs(places: list[int]) -> list[tuple[int, int]]:
 
 
 @given(boxes())
-@settings(max_examples=60)
+@draws(60)
 def test_a_slice_of_few_runs_reads_these_alone(box: Box) -> None:
     sizes, ranges = box
     model = load(sliced(sizes, ranges))

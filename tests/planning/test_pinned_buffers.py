@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import LivePart
@@ -15,6 +15,7 @@ from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OverCapacity, 
 from onnxtile.planning.planners import Planner, find_planner, planners
 from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
+from tests.draws import draws
 from tests.planning.conftest import problems
 
 LITTLE = Effort(20_000, 20_000)
@@ -82,7 +83,7 @@ def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
 
 
 @every_planner
-@settings(max_examples=40)
+@draws(40)
 @example(problem=SLOT_BETWEEN_ALIGNED)
 @given(problem=pinned_problems())
 def test_every_planner_leaves_pinned_buffers_at_their_offsets(planner: Planner, problem: Problem) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import onnxtile
@@ -23,6 +23,7 @@ from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.table import plain
 from onnxtile.system.errors import Infeasible, UsageError
 from tests import build
+from tests.draws import draws
 from tests.planning.conftest import Case
 
 BLOCK = """
@@ -301,7 +302,7 @@ def test_the_run_inside_the_arena_reads_kept_tensors_at_the_end() -> None:
     assert (verdict.equal, verdict.differing, verdict.step) == (False, "b", None)
 
 
-@settings(max_examples=20)
+@draws(20)
 @given(
     st.dictionaries(st.sampled_from(TENSORS), st.integers(0, 40), max_size=3),
     st.sets(st.sampled_from(TENSORS), max_size=2),

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.kernels.kernel_graph import Ints, LivePart
@@ -18,6 +18,7 @@ from onnxtile.planning.offsets.skyline import Strip
 from onnxtile.planning.planners import Planner, find_planner, planners
 from onnxtile.planning.problem_plan import check
 from onnxtile.system.errors import UsageError
+from tests.draws import draws
 from tests.planning.conftest import problems
 
 LITTLE = Effort(20_000, 20_000)
@@ -62,14 +63,14 @@ def test_buffers_without_bytes(planner: Planner) -> None:
 
 
 @every_planner
-@settings(max_examples=30)
+@draws(30)
 @given(problem=problems(12), draw=st.randoms(use_true_random=False))
 def test_the_order_of_the_buffers_makes_no_difference(planner: Planner, problem: Problem, draw: random.Random) -> None:
     mixed = replace(problem, buffers=tuple(draw.sample(problem.buffers, len(problem.buffers))))
     assert planner.plan(mixed, LITTLE) == planner.plan(problem, LITTLE)
 
 
-@settings(max_examples=50)
+@draws(50)
 @given(problem=problems(8))
 def test_nothing_beats_exact_on_small_problems_and_best_is_as_good(problem: Problem) -> None:
     least = find_planner("exact").plan(problem)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.planning.layout import Layout, _Smallest
 from onnxtile.verbs.flows.plan import plan
+from tests.draws import draws
 
 Shape = tuple[int, ...]
 
@@ -123,7 +124,7 @@ def models(draw: st.DrawFn, most: int = 14) -> onnx.ModelProto:
     ],
     ids=str,
 )
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(model=models())
 def test_a_plan_of_a_random_graph_is_sound_and_its_run_equal(options: dict[str, Any], model: onnx.ModelProto) -> None:
     result = plan(model, search="greedy-by-size", **options)  # the search is tried elsewhere
@@ -132,7 +133,7 @@ def test_a_plan_of_a_random_graph_is_sound_and_its_run_equal(options: dict[str, 
     assert result.verdict.equal
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(model=models(), alignment=st.sampled_from([1, 4, 64]))
 def test_parts_of_a_random_graph_are_sound_also_where_they_save_nothing(model: onnx.ModelProto, alignment: int) -> None:
     def enter(self: Any, layout: Layout) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from onnxtile.model.formula import SizeFormula, exact_quotient, read_size
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, SearchBudget
@@ -16,6 +16,7 @@ from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
 from onnxtile.planning.planners import NAIVE, place
 from onnxtile.planning.problem_plan import check
+from tests.draws import draws
 from tests.planning.conftest import problems
 
 RANGES = {"a": (1, 30), "b": (1, 30), "c": (1, 30)}
@@ -100,7 +101,7 @@ def sliced(rows: int, steps: int, parts: int, seed: int) -> Problem:
     )
 
 
-@settings(max_examples=50)
+@draws(50)
 @given(problem=problems(40))
 def test_it_is_sound_and_no_larger(problem: Problem) -> None:
     start = NAIVE.plan(problem)

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile import api
@@ -15,6 +15,7 @@ from onnxtile.planning.workspaces import WorkspaceRules
 from onnxtile.shapes.size_rule import SizeRule
 from onnxtile.system.errors import CheckFailed, ModelError, PatternError, UsageError
 from tests.build import Find
+from tests.draws import draws
 from tests.planning.conftest import Case
 from tests.planning.test_random_graphs import models
 
@@ -174,7 +175,7 @@ def test_an_operand_lies_in_its_concat_only_where_no_workspace_is_in_the_way() -
     assert case.run(case.plan(**rules(Softmax="100000"))).equal
 
 
-@settings(deadline=None, max_examples=25)
+@draws(25)
 @given(model=models(8), order=st.sampled_from(["model", "any"]))
 def test_parts_in_place_never_raise_the_peak(model: onnx.ModelProto, order: str) -> None:
     case = Case.of(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.query.language import (
@@ -33,9 +33,9 @@ from onnxtile.query.language import (
     parse,
     parse_condition,
 )
-from onnxtile.query.match import required_nodes
 from onnxtile.query.program import Program, compile_query
 from onnxtile.system.errors import QueryError
+from tests.draws import draws
 
 
 def only(text: str) -> Clause:
@@ -344,8 +344,7 @@ def test_what_is_large_but_within_the_limits_is_read_and_compiled(text: str) -> 
 def assert_operators_are_read(program: Program) -> None:
     """Assert that what is read of the text without a parse is what the query says."""
     assert program.named == {node.type for node in program.query.nodes} - {ANY_NODE}
-    required = required_nodes(program.instructions)
-    assert not required or program.certain <= {type_ for node in required for type_ in node.types}
+    assert program.certain <= {type_ for types in program.query.needed for type_ in types}
 
 
 @pytest.mark.parametrize(
@@ -361,6 +360,18 @@ def test_certain_operators_are_read_without_a_parse(text: str, certain: set[str]
     assert_operators_are_read(program)
 
 
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("A?->B+->(C->D | E)->(F | G?)*", [("B",), ("C", "E")]),
+        ("(A->B & C)->D;D#1->(E & (F | G)){2}", [("A", "C"), ("D",), ("D",), ("E",), ("F", "G")]),
+        ("(A | B?)->C", [("C",)]),
+    ],
+)
+def test_a_query_needs_what_no_match_can_do_without(text: str, needed: list[tuple[str, ...]]) -> None:
+    assert list(parse(text).needed) == needed
+
+
 # Properties
 
 _PIECES = [*"()[]{}#;.$?*+&|,'\"<>=~-≈ \n", "A", "Relu", "Producer", "->", "~>", "<-", "<1~", "-*>", "0", "1", "#1"]
@@ -368,7 +379,7 @@ _PIECES += ["and", "or", "not", "in", "==", "x", "1.5", "::", "9" * 30]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(_PIECES)).map("".join)))
-@settings(max_examples=500, deadline=None)
+@draws(500)
 def test_any_text_is_a_query_or_a_query_error(text: str) -> None:
     try:
         program = compile_query(text)
@@ -430,7 +441,7 @@ def _plain(edge: Edge) -> tuple[bool, int | None, int | None, bool]:
 
 
 @given(_written())
-@settings(max_examples=200, deadline=None)
+@draws(200)
 def test_what_is_written_is_what_is_read(case: tuple[str, Any]) -> None:
     text, expected = case
     assert _read(only(text)) == expected

@@ -14,13 +14,14 @@ from onnx import helper
 
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.known import declared
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.model.topology import all_nodes
 from onnxtile.model.validity import check_proto, skeleton
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.system.runtime import Array, Session
+from onnxtile.system.runtime import Array
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import TiledNode, TileResult
 from onnxtile.tiling.site_check import TileVerdict, check_tiles
@@ -122,7 +123,7 @@ class Tiled:
 
     def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         """Run the tiled model."""
-        return Session(to_bytes(self.model)).run(feeds)
+        return exact_session(to_bytes(self.model), self.model).run(feeds)
 
     def verdicts(self, runs: int = 1) -> tuple[TileVerdict, ...]:
         """Run each tiled node and its original."""

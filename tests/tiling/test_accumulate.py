@@ -11,19 +11,20 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 from onnxtile import api
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.save import to_bytes
 from onnxtile.system.errors import Infeasible, UsageError
-from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Accumulation, Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.write import most_nodes
 from onnxtile.verbs.flows.results import TiledModel
 from onnxtile.verbs.tile import TileCommand
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Case, Tiled
 
 # The ways to add partial sums: each is right, and keeps as few of them alive as it says.
@@ -33,7 +34,7 @@ WAYS = list(Accumulation)
 SIZE = st.tuples(st.integers(1, 17), st.integers(1, 5))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     how=st.sampled_from(WAYS),
@@ -174,7 +175,7 @@ def require_same(bench: Bench, source: onnx.ModelProto, limits: Limits) -> Tiled
     tiled = bench.tile(source, limits)
     dims = [dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim]
     feeds = {"x": np.random.default_rng(1).standard_normal(dims).astype(np.float32)}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
     (site,) = tiled.result.tiled
     assert len(site.emitted) == bench.most_nodes(site)
@@ -206,7 +207,7 @@ def test_convolutions(bench: Bench, x: tuple[int, ...], w: tuple[int, ...], y: t
     source = layer("Conv", x, w, y)
     tiled = bench.tile(source, limits)
     feeds = {"x": np.random.default_rng(1).standard_normal(x).astype(np.float32)}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
     (site,) = tiled.result.tiled
     assert len(site.emitted) <= bench.most_nodes(site)
@@ -223,7 +224,7 @@ def test_short_rows_of_blocks_go_into_the_result_together(bench: Bench, transpos
     tiled = bench.tile(source, Limits.of(max=64))
     assert tiled.count("ScatterND") == 4 - 1 + 1 and tiled.count("Concat") == 1
     feeds = {"x": np.random.default_rng(1).standard_normal(x).astype(np.float32)}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
 
@@ -251,8 +252,10 @@ def test_a_model_before_opset_11_is_raised_where_concat_would_copy(verify: bool)
     assert sum(node.op_type == "ScatterND" for node in tiled.model.graph) == 7
     assert tiled.to_dict()["opset"] == {"before": 9, "after": 11, "reason": None}
     feeds = {"x": np.random.default_rng(1).standard_normal((8, 128)).astype(np.float32)}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
-    np.testing.assert_allclose(Session(to_bytes(tiled.model)).run(feeds)["y"], expected, rtol=1e-5, atol=1e-5)
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
+    np.testing.assert_allclose(
+        exact_session(to_bytes(tiled.model), tiled.model).run(feeds)["y"], expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_model_keeps_its_opset_where_concat_copies_nothing() -> None:

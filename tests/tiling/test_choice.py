@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -22,12 +22,14 @@ from onnxtile.operators.reads import SlidingAxis
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.system.runtime import Array
+from onnxtile.system.text import LARGEST_BOUND
 from onnxtile.tiling import choose as search
 from onnxtile.tiling.contraction import TensorOperand, matrix_product
 from onnxtile.tiling.grid import ORDERS, Axis, TileGrid, Workload
-from onnxtile.tiling.limits import LARGEST, AxisBounds, Limits, WindowBounds, bounds_of
+from onnxtile.tiling.limits import AxisBounds, Limits, WindowBounds, bounds_of
 from onnxtile.tiling.result import Counts, TileChoice, share, trade, within_slack
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import CONVOLUTIONS, TILES, Bench, Case, Tiled
 
 # The choice of a tile: as good as trying everything, and near the bound that nothing beats.
@@ -130,7 +132,7 @@ SIZE = st.integers(1, 9)
 AXIS = st.sampled_from([(None, 1), (None, 1), (4, 1), (6, 2), (None, 4), (4, 4)])
 
 
-@settings(max_examples=120, deadline=None)
+@draws(120)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     kinds=st.sampled_from([((4, 4, 4), (1, 1, 1)), ((1, 1, 4), (1, 1, 1)), ((2, 2, 2), (3, 1, 3)), ((4, 4, 4), (2, 2, 2))]),
@@ -163,7 +165,7 @@ def test_it_is_as_good_as_trying_everything(
         assert search.smallest(work, AxisBounds.of(limits))[0] > memory
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(
     st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 700)), st.integers(12, 20_000),
     st.sampled_from([(4, 4, 4), (1, 1, 4), (2, 2, 4)]),
@@ -390,7 +392,7 @@ def conv_allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     return (groups == 1 or not cut) and all(bound is None or size <= bound for size, bound in bounds)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     outs=st.tuples(PIXELS, PIXELS), channels=PIXELS, filters=PIXELS, groups=st.integers(1, 4), batch=st.integers(1, 2),
     kernels=st.tuples(st.integers(1, 3), st.integers(1, 3)), strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -486,10 +488,10 @@ def test_max_bounds_every_axis_that_has_no_bound_of_its_own() -> None:
     assert Limits.of(max=64) == Limits(64, 64, 64)
     assert Limits.of(max=64, k=16) == Limits(64, 16, 64)
     assert Limits.of(n=8) == Limits(None, None, 8)
-    assert Limits.of(max=LARGEST).m == LARGEST
+    assert Limits.of(max=LARGEST_BOUND).m == LARGEST_BOUND
 
 
-@pytest.mark.parametrize("bound", [0, -1, -64, LARGEST + 1, 10**30])
+@pytest.mark.parametrize("bound", [0, -1, -64, LARGEST_BOUND + 1, 10**30])
 @pytest.mark.parametrize("option", ["max", "m", "k", "n"])
 def test_a_bound_that_makes_no_sense_is_refused_by_its_option(option: str, bound: Any) -> None:
     shown = "every axis" if option == "max" else option.upper()

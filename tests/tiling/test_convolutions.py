@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, WindowBounds
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 
 
@@ -166,27 +167,20 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Limits]:
     return conv, limits
 
 
-@settings(max_examples=35, deadline=None)
+@draws(35, slow=1000)
 @given(convolutions())
 def test_a_tiled_convolution_computes_the_same(bench: Bench, drawn: tuple[Conv, Limits]) -> None:
     conv, limits = drawn
     judge(bench, conv, limits)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(convolutions(), st.integers(200, 3000))
 def test_a_convolution_tiled_for_a_memory_computes_the_same(
     bench: Bench, drawn: tuple[Conv, Limits], memory: int
 ) -> None:
     conv, _ = drawn
     judge(bench, conv, Limits(memory=memory, window=WindowBounds()))
-
-
-@pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
-@given(convolutions())
-def test_a_thousand_convolutions(bench: Bench, drawn: tuple[Conv, Limits]) -> None:
-    judge(bench, *drawn)
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])

@@ -13,8 +13,8 @@ from onnx import helper, parser
 
 from onnxtile import api
 from onnxtile.model import keys
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.save import to_bytes
-from onnxtile.system.runtime import Session
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from tests import build
 from tests.tiling.conftest import Bench, Tiled
@@ -38,7 +38,7 @@ def require_same(bench: Bench, model: onnx.ModelProto, options: TilingPolicy | N
         info.name: random.standard_normal([d.dim_value for d in info.type.tensor_type.shape.dim]).astype(np.float32)
         for info in model.graph.input
     }
-    expected, got = Session(model.SerializeToString()).run(feeds), tiled.run(feeds)
+    expected, got = exact_session(model.SerializeToString(), model).run(feeds), tiled.run(feeds)
     for name, array in expected.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
     assert tiled.result.tiled and all(verdict.passed for verdict in tiled.verdicts())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser, printer
 
@@ -24,6 +24,7 @@ from onnxtile.tiling.grid import ORDERS, Workload
 from onnxtile.tiling.levels import Nest
 from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find
 from onnxtile.tiling.result import TiledNode
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_choice import serpentine
 from tests.tiling.test_models import before, meaning, without_weights
@@ -84,7 +85,7 @@ STEPS = st.tuples(*[st.integers(1, 12)] * 3)
 WEIGHTS = st.sampled_from([(4, 4, 4), (1, 1, 4), (12, 4, 12), (2, 0.5, 2)])
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(sizes=st.tuples(SIZE, SIZE, SIZE), outer=STEPS, tile=STEPS, order=st.sampled_from(ORDERS), weights=WEIGHTS)
 def test_the_tiles_inside_move_the_bytes_of_a_simulation(
     sizes: Any, outer: Any, tile: Any, order: str, weights: Any
@@ -98,7 +99,7 @@ def number_of_tiles(nest: Nest) -> Any:
     return lambda outer, _reads: np.prod(nest.counts(outer), axis=0)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     sizes=st.tuples(*[st.integers(1, 8)] * 3),
     tile=STEPS,
@@ -185,7 +186,7 @@ def require_grouped(outer: Sequence[Place]) -> None:
 BOUND = st.sampled_from([None, 2, 3, 4, 5])
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(
     sizes=st.tuples(*[st.integers(1, 14)] * 3),
     bounds=st.tuples(BOUND, BOUND, BOUND),
@@ -214,7 +215,7 @@ def test_tiles_of_two_levels(
         require_levels(tiled, site, memory)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     sizes=st.tuples(*[st.integers(1, 11)] * 3),
     memory=st.sampled_from([200, 500]),

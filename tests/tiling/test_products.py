@@ -9,20 +9,22 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import helper, parser
 
 from onnxtile import api
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.load import load
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.table import operators
 from onnxtile.system.registry import discover
-from onnxtile.system.runtime import Array, Session
+from onnxtile.system.runtime import Array
 from onnxtile.tiling.contraction import Contraction, Tileable, TilingFacts, broadcast, matrix_product, required_input
 from onnxtile.tiling.limits import Limits
 from onnxtile.tiling.operators import gemm_factor as factor
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 
 # Tiled products against numpy, through onnxruntime.
@@ -41,7 +43,8 @@ BIASES: list[Any] = [None, (), (1,), ("n",), (1, "n"), ("m", 1), ("m", "n"), (1,
 FACTORS = st.sampled_from([1.0, 0.5, -1.25, 0.1, 3.0])
 
 
-GEMMS = given(
+@draws(50, slow=1000)
+@given(
     sizes=st.tuples(axes(), axes(), axes()),
     trans=st.tuples(st.booleans(), st.booleans()),
     factors=st.tuples(FACTORS, st.one_of(FACTORS, st.just(0.0))),
@@ -50,9 +53,7 @@ GEMMS = given(
     opset=st.sampled_from([7, 9, 11, 13, 18, 21]),
     seed=st.integers(0, 1000),
 )
-
-
-def require_gemm(
+def test_gemm(
     bench: Bench, sizes: Any, trans: Any, factors: Any, bias: Any, constants: set[str], opset: int, seed: int
 ) -> None:
     (m, max_m), (k, max_k), (n, max_n) = sizes
@@ -67,20 +68,15 @@ def require_gemm(
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-test_gemm = settings(max_examples=50, deadline=None)(GEMMS(require_gemm))
-test_a_thousand_gemms = pytest.mark.slow(settings(max_examples=1000, deadline=None)(GEMMS(require_gemm)))
-
-
-MATMULS = given(
+@draws(30, slow=1000)
+@given(
     sizes=st.tuples(axes(), axes(), axes()),
     constants=st.sets(st.sampled_from("ab")),
     opset=st.sampled_from([7, 12, 13, 21]),
     dtype=st.sampled_from([np.float32, np.float64, np.float16, np.int32, np.int64, np.uint32, np.uint64]),
     seed=st.integers(0, 1000),
 )
-
-
-def require_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype: Any, seed: int) -> None:
+def test_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype: Any, seed: int) -> None:
     (m, max_m), (k, max_k), (n, max_n) = sizes
     if np.issubdtype(dtype, np.integer):
         opset = max(opset, 9)
@@ -89,10 +85,6 @@ def require_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dt
     )
     tiled = bench.judge(case, Limits(max_m, max_k, max_n))
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
-
-
-test_matmul = settings(max_examples=30, deadline=None)(MATMULS(require_matmul))
-test_a_thousand_matmuls = pytest.mark.slow(settings(max_examples=1000, deadline=None)(MATMULS(require_matmul)))
 
 
 @pytest.mark.parametrize("bias", BIASES, ids=str)
@@ -221,7 +213,7 @@ def batches(draw: st.DrawFn) -> tuple[Shape, Shape]:
     return first[draw(st.integers(0, len(first))) :], second[draw(st.integers(0, len(second))) :]
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(
     sizes=st.tuples(batch_axes(), batch_axes(), batch_axes()),
     batch=batches(),
@@ -442,7 +434,8 @@ def expected(arrays: dict[str, Array]) -> Array:
     return result
 
 
-INTEGER_PRODUCTS = given(
+@draws(30, slow=1000)
+@given(
     sizes=st.tuples(st.integers(1, 11), st.integers(1, 11), st.integers(1, 11)),
     limits=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6)),
     batch=st.sampled_from([(), (), (2,), (2, 3)]),
@@ -451,9 +444,7 @@ INTEGER_PRODUCTS = given(
     constants=st.sampled_from(["", "b", "bz", "abyz", "y", "z"]),
     opset=st.sampled_from([10, 13, 21]),
 )
-
-
-def require_integer_product(
+def test_it_is_equal_to_the_last_bit(
     bench: Bench, sizes: Any, limits: Any, batch: Any, zeros: Any, types: Any, constants: str, opset: int
 ) -> None:
     arrays = operands(sizes, batch, (zeros[0], (sizes[2],) if zeros[1] == "n" else zeros[1]), types)
@@ -461,14 +452,9 @@ def require_integer_product(
     tiled = bench.tile(source, Limits(*limits))
     feeds = {name: array for name, array in arrays.items() if name in {info.name for info in source.graph.input}}
     np.testing.assert_array_equal(tiled.run(feeds)["out"], expected(arrays), strict=True)
-    np.testing.assert_array_equal(Session(source.SerializeToString()).run(feeds)["out"], expected(arrays), strict=True)
+    result = exact_session(source.SerializeToString(), source).run(feeds)["out"]
+    np.testing.assert_array_equal(result, expected(arrays), strict=True)
     assert all(verdict.passed and not verdict.error for verdict in tiled.verdicts())
-
-
-test_it_is_equal_to_the_last_bit = settings(max_examples=30, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
-test_a_thousand_integer_products = pytest.mark.slow(
-    settings(max_examples=1000, deadline=None)(INTEGER_PRODUCTS(require_integer_product))
-)
 
 
 def test_each_tile_gets_the_zero_points_of_its_columns(bench: Bench) -> None:

@@ -11,19 +11,22 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
 from onnxtile.model.constants import Constants
+from onnxtile.model.exact_products import exact_session
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
+from onnxtile.model.session import session_of
 from onnxtile.shapes.resolve import resolve
-from onnxtile.system.runtime import Array, Session
+from onnxtile.system.runtime import Array
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds
 from onnxtile.tiling.tile import tile
 from tests import build
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 
 # QLinearMatMul and QGemm: tiles that are equal to onnxruntime's own kernels to the last bit.
@@ -87,7 +90,7 @@ def require_equal(
 ) -> Tiled:
     tiled = bench.tile(source, limits, options)
     feeds = {info.name: held[info.name] for info in source.graph.input}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_array_equal(tiled.run(feeds)["y"], expected, strict=True)
     assert all(verdict.passed and not verdict.error for verdict in tiled.verdicts())
     return tiled
@@ -99,7 +102,7 @@ KINDS = st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np
 FIXED = st.sampled_from([PARAMETERS | {"b"}, PARAMETERS, {"b", "b_zero", "b_scale"}, {"b_zero", "a_zero", "y_zero"}])
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, batch=st.sampled_from([(), (), (2,)]), columns=st.booleans(),
     opset=st.sampled_from([10, 13, 19]), pad=st.booleans(), how=st.sampled_from(["sum", "tree"]),
@@ -113,7 +116,7 @@ def test_qlinear_matmul(
     assert not tiled.result.skipped or max(sizes) <= 5
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, columns=st.booleans(), bias=st.booleans(), quantized=st.booleans(),
     trans=st.tuples(st.booleans(), st.booleans()), alpha=st.sampled_from([1.0, 0.5, 1.7]),
@@ -218,7 +221,7 @@ def require_equal_conv(
     """Tile `source`; assert that it makes what onnxruntime's kernel makes, to the last bit."""
     tiled = bench.tile(source, limits, options)
     feeds = {info.name: held[info.name] for info in source.graph.input}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_array_equal(tiled.run(feeds)["y"], expected, strict=True)
     assert all(verdict.passed and not verdict.error for verdict in tiled.verdicts())
     for site in tiled.result.tiled:
@@ -245,7 +248,7 @@ SHAPES: Any = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(
     shape=SHAPES, kinds=KINDS, fixed=CONV_FIXED, per_channel=st.booleans(), bias=st.booleans(),
     opset=st.sampled_from([10, 13, 21]), how=st.sampled_from(["sum", "tree"]),
@@ -261,7 +264,7 @@ def test_qlinear_conv(
     assert not tiled.result.skipped
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(shape=SHAPES, kinds=KINDS, fixed=CONV_FIXED, zeros=st.sampled_from([(), ("x_zero",), ("x_zero", "w_zero")]))
 def test_conv_integer(bench: Bench, shape: Any, kinds: Any, fixed: set[str], zeros: Any) -> None:
     sizes, attributes = shape
@@ -366,7 +369,7 @@ def test_weights_stay_quantized(bench: Bench, name: str, axis: int | None) -> No
         value.dtype is not None and int(value.dtype) == TensorProto.FLOAT and _large(value) for value in held.values()
     )
     feeds = {"x": np.random.default_rng(0).standard_normal(x).astype(np.float32)}
-    expected = Session(source.SerializeToString()).run(feeds)["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds)["y"]
     np.testing.assert_allclose(tiled.run(feeds)["y"], expected, rtol=0, atol=2e-5 * float(np.abs(expected).max()))
 
 
@@ -459,12 +462,13 @@ def fused(source: onnx.ModelProto, given: dict[str, Array]) -> tuple[Array, set[
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder, "optimised.onnx"))
-        session = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        operators = {node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node}
-    return session.run(None, given)[0], operators
+        onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimised = onnx.load(options.optimized_model_filepath)
+    (result,) = exact_session(optimised.SerializeToString(), optimised).run(given).values()
+    return result, {node.op_type for node in optimised.graph.node}
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(
     name=st.sampled_from(sorted(ISLANDS)), kinds=st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]),
     per_channel=st.booleans(), bias=st.booleans(), how=st.sampled_from(["sum", "tree"]),
@@ -492,7 +496,7 @@ def test_a_result_that_is_not_quantized_is_a_float(bench: Bench, name: str) -> N
     source = island(name, per_channel=True, quantizes=False)
     tiled = bench.tile(source, CUT)
     assert tiled.count("MatMulInteger") + tiled.count("ConvInteger") == tiled.result.matmuls
-    expected = Session(source.SerializeToString()).run(feeds(name))["y"]
+    expected = exact_session(source.SerializeToString(), source).run(feeds(name))["y"]
     np.testing.assert_allclose(tiled.run(feeds(name))["y"], expected, rtol=0, atol=1e-6 * float(np.abs(expected).max()))
     assert all(verdict.passed for verdict in tiled.verdicts())
 
@@ -505,7 +509,7 @@ def test_a_quantized_value_with_other_readers_stays(bench: Bench) -> None:
     assert [node.name for node in tiled.nodes if node.name == "last"] == ["last"]
     assert tiled.count("MatMulInteger") == tiled.result.matmuls and tiled.count("DequantizeLinear") == 1
     results = tiled.run(feeds("matmul"))
-    expected = Session(source.SerializeToString()).run(feeds("matmul"))
+    expected = exact_session(source.SerializeToString(), source).run(feeds("matmul"))
     np.testing.assert_allclose(results["yf"], expected["yf"], rtol=1e-5, atol=1e-4)
 
 
@@ -561,12 +565,12 @@ def test_two_islands_in_a_row() -> None:
         model = load(source)
         constants = Constants(model)
         assert len(tile(model, CUT, resolve(model), constants, TilingPolicy(wrap=wrap)).tiled) == 2
-        np.testing.assert_array_equal(Session(to_bytes(model)).run(feeds("conv"))["z"], expected)
+        np.testing.assert_array_equal(exact_session(to_bytes(model), model).run(feeds("conv"))["z"], expected)
 
 
 def test_it_can_be_written_without_a_run(tmp_path: Any) -> None:
     source = island("conv", per_channel=True)
     api.tile(source, CUT, verify=False).save(tmp_path / "tiled.onnx")
     expected, _ = fused(source, feeds("conv"))
-    got = Session((tmp_path / "tiled.onnx").read_bytes()).run(feeds("conv"))["y"]
+    got = session_of(load(tmp_path / "tiled.onnx")).run(feeds("conv"))["y"]
     np.testing.assert_array_equal(got, expected)

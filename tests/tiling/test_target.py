@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling.limits import Limits, TilingPolicy, WindowBounds, find, has_limits, ready_made
+from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 from tests.tiling.test_convolutions import Conv
 from tests.tiling.test_levels import written
@@ -120,7 +123,7 @@ SIZE = st.integers(1, 11)
 BOUND = st.sampled_from([(None, 1), (4, 1), (4, 2), (None, 3), (5, 1)])
 
 
-@settings(max_examples=80, deadline=None)
+@draws(80)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     axes=st.tuples(BOUND, BOUND, BOUND),
@@ -241,3 +244,16 @@ def test_options_that_make_no_sense() -> None:
         TilingPolicy(runs=0)
     with pytest.raises(UsageError, match="the bound 0 of memory"):
         Limits.of(memory=0)
+
+
+def test_the_figures_of_a_ready_made_target_need_no_pydantic() -> None:
+    script = """
+import sys
+from onnxtile.system.registry import defer
+defer("pydantic")
+from onnxtile.tiling.limits import figures_of
+assert figures_of("cortex-m7").calls_per_second
+print("pydantic.main" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -221,21 +221,10 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.slow  # mypy reads the whole package
-def test_the_readme_passes_mypy(tmp_path: Path) -> None:
+def test_scripts_of_users_and_of_the_readme_pass_mypy(tmp_path: Path) -> None:
+    """Those with a name or a type that the library does not have do not."""
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "readme.py").write_text(code)
-    (tmp_path / "wrong.py").write_text(
-        "import onnxtile\nfused = onnxtile.fuse('m.onnx')\nfused.plan(alignmnt=64)\nfused.tile(max=6.4)\n"
-    )
-    config = ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
-    command = [sys.executable, "-m", "mypy", *config, str(tmp_path / "readme.py"), str(tmp_path / "wrong.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "readme.py" not in done.stdout, done.stdout
-    assert done.stdout.count("wrong.py:3: error") == done.stdout.count("wrong.py:4: error") == 1, done.stdout
-
-
-@pytest.mark.slow  # mypy reads the whole package
-def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(
         "import onnxtile\n"
         "fused = onnxtile.fuse('m.onnx', 'LayerNorm', lower='onnx')\n"
@@ -244,14 +233,17 @@ def test_a_script_of_a_user_passes_mypy(tmp_path: Path) -> None:
         "    layout={'pins': {'a': 0}, 'keep': ['b']})\n"
         "size: int = planned.plan.arenas[0].size\n"
     )
-    (tmp_path / "bad.py").write_text(
+    (tmp_path / "wrong.py").write_text(
         "import onnxtile\nonnxtile.tile('m.onnx', max=6.4)\nonnxtile.plan('m.onnx', alignmnt=64)\n"
+        "fused = onnxtile.fuse('m.onnx')\nfused.plan(alignmnt=64)\nfused.tile(max=6.4)\n"
     )
     config = ["--strict", "--config-file", "", "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent"]
-    command = [sys.executable, "-m", "mypy", *config, str(tmp_path / "good.py"), str(tmp_path / "bad.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "good.py" not in done.stdout, done.stdout
-    assert done.stdout.count("bad.py:2: error") == done.stdout.count("bad.py:3: error") == 1, done.stdout
+    scripts = [str(tmp_path / f"{name}.py") for name in ("readme", "good", "wrong")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *config, *scripts], capture_output=True, text=True, check=False
+    )
+    assert "readme.py" not in done.stdout and "good.py" not in done.stdout, done.stdout
+    assert [done.stdout.count(f"wrong.py:{line}: error") for line in (2, 3, 5, 6)] == [1] * 4, done.stdout
 
 
 def test_every_keyword_of_the_library_is_an_option_of_its_command() -> None:

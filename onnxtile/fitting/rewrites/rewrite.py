@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from onnxtile.fitting.editing import ModelEdit, copy_of, known_shapes, leave_out_unread, write_known_sizes
+from onnxtile.fitting.editing import ModelEdit, copy_of, leave_out_unread, write_known_sizes
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.rewrites.means import (
     mean_before_sum,
@@ -45,7 +45,7 @@ from onnxtile.model.constants import Constants, prune
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.save import raise_ir_version
 from onnxtile.model.topology import all_values
-from onnxtile.shapes.resolve import Shapes
+from onnxtile.shapes.resolve import Shapes, known_shapes
 from onnxtile.system.dataclass import dataclass
 
 
@@ -109,10 +109,12 @@ def unblock(
         _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
         _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
         _note(rewrites, "order", "runs beside another reduction of its operand", reduce_together(edit))
-    elif not exact and more_macs:
-        means = sum_quantised_means(edit)
+    else:
+        copies = separate_axes(edit, exact=True)
+        _note(rewrites, "rewrite", "rows are resized or mirrored before columns", copies)
+        means = sum_quantised_means(edit) if not exact and more_macs else []
         _note(rewrites, "rewrite", "the mean is a sum of integers", means)
-        if means:
+        if copies or means:
             edit.drop_unread()
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 

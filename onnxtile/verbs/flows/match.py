@@ -19,7 +19,7 @@ from onnxtile.query.explain import Stopped
 from onnxtile.query.explain import explain as explain_program
 from onnxtile.query.graph import Vertex, identify
 from onnxtile.query.language import ANY_NODE, PRODUCER
-from onnxtile.query.match import Match, Matcher, VertexIndex, compiled, required_nodes
+from onnxtile.query.match import Match, Matcher, VertexIndex, compiled
 from onnxtile.query.program import Program
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
@@ -497,8 +497,7 @@ def _beginning(
     taken = dict.fromkeys(vertex for name in roots for vertex in inside.of(name))
     takers = tuple(dict.fromkeys(owners[vertex][0] for vertex in taken))
     there = {name: count for name, count in others.items() if count}
-    needed = (node.types for node in required_nodes(program.instructions))
-    missing = (" or ".join(types) for types in needed if not _are_there(types, index))
+    missing = (" or ".join(types) for types in program.query.needed if not _are_there(types, index))
     return Beginning(variant, roots, len(nodes), len(taken), takers, there, tuple(dict.fromkeys(missing)))
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxtile.declare.verb import Outcome, declared
-from onnxtile.fitting.editing import known_shapes
 from onnxtile.model import keys
 from onnxtile.model.binding import bind
 from onnxtile.model.constants import Constants
@@ -22,7 +21,7 @@ from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.save import Draft, check_written, written
 from onnxtile.model.topology import all_nodes, clear_plan, node_id
 from onnxtile.shapes.infer import values
-from onnxtile.shapes.resolve import Shapes, resolve, shapes_of_raised
+from onnxtile.shapes.resolve import Shapes, known_shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.long_work import Progress

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -18,6 +18,7 @@ from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.counted import calls
+from tests.draws import draws
 from tests.fitting.networks import model, run
 
 # Nodes that lower the bytes alive run early, and no other node moves.
@@ -81,7 +82,7 @@ g (float[1,2,8,8] x) => (float[1,2,8,8] y) {
     assert [node.name for node in made.graph] == ["small", "mean", "gate", "wide", "gated", "narrow"]
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(
     widths=st.lists(st.integers(1, 24), min_size=3, max_size=12),
     picks=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=12, max_size=12),

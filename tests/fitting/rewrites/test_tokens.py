@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.editing import ModelEdit, known_shapes
+from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.live_bytes import Overload, uncut_loads, uncut_peak
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.read_network import separate
@@ -26,7 +26,7 @@ from onnxtile.fitting.rewrites.strip_forms import read_by_rows, split_packed_pro
 from onnxtile.fitting.strips import Cut, RegionCost
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
-from onnxtile.shapes.resolve import resolve
+from onnxtile.shapes.resolve import known_shapes, resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fitting_tokens
