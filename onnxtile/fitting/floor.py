@@ -102,19 +102,55 @@ def _rule_of_kernel(regions: Regions, floor: Floor) -> str:
     """Return why the kernel is not cut, or not further; empty for outputs."""
     if floor.kernel is None:
         return ""
-    if floor.kernel in {place for group in regions.groups.values() for place in group.places}:
-        return "its rows are cut to the last, and its channels into chunks"
-    reason = regions.network.kernels[floor.kernel].reason
-    return (
-        reason or "its rows are cut to the last; no rule cuts its channels, which are not hidden between two products"
+    kernels = regions.network.kernels
+    if kernels[floor.kernel].reason:
+        return kernels[floor.kernel].reason
+    is_grouped = floor.kernel in {place for group in regions.groups.values() for place in group.places}
+    channels = (
+        ", and its channels into chunks"
+        if is_grouped
+        else "; no rule cuts its channels, which are not hidden between two products"
     )
+    return f"{_uncut_beside(regions, floor)}its rows are cut to the last{channels}"
+
+
+def _uncut_beside(regions: Regions, floor: Floor) -> str:
+    """Return why the largest tensor that is there as a whole is made or read at once, for a sentence that goes on; empty if it is not."""
+    for piece in sorted(floor.pieces, key=lambda piece: -piece.bytes):
+        for kernel in regions.network.kernels if piece.is_whole else ():
+            if kernel.reason and piece.tensor in (*kernel.makes, *kernel.reads):
+                does = "makes" if piece.tensor in kernel.makes else "reads"
+                return (
+                    f"{kernel.name} {does} all of {regions.network.tensors[piece.tensor].name}, since {kernel.reason}; "
+                )
+    return ""
 
 
 def _of_outputs(regions: Regions) -> Floor:
     tensors = regions.network.tensors
     kept = [_piece(regions, number, about.rows) for number, about in enumerate(tensors) if about.is_kept]
-    pieces = tuple(piece for piece in kept if piece.bytes)
-    return Floor(sum(piece.bytes for piece in pieces), None, pieces)
+    pieces = [piece for piece in kept if piece.bytes]
+    made = {piece.tensor for piece in pieces}
+    makers = (index for index, kernel in enumerate(regions.network.kernels) if not made.isdisjoint(kernel.makes))
+    # The maker that ends last has something to read then.
+    ends = ((_least_read(regions, index), index) for index in makers)
+    read, index = min(ends, key=lambda end: sum(piece.bytes for piece in end[0]), default=([], 0))
+    return Floor(sum(piece.bytes for piece in (*pieces, *read)), index if read else None, (*pieces, *read))
+
+
+def _least_read(regions: Regions, index: int) -> list[LivePiece]:
+    """Return what a kernel reads at least while it makes the last row beside its operands: a row of each, or of a channel of it."""
+    kernel = regions.network.kernels[index]
+    if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
+        return []
+    hidden = {tensor for group in regions.groups.values() for tensor in group.tensors}
+    abouts = ((tensor, regions.network.tensors[tensor]) for tensor in kernel.reads)
+    pieces = (
+        LivePiece(tensor, aligned(about.item), False, 0) if tensor in hidden else _piece(regions, tensor, 1)
+        for tensor, about in abouts
+        if not about.is_outside and not about.is_kept and not about.folds
+    )
+    return [piece for piece in pieces if piece.bytes]
 
 
 def _of_whole(regions: Regions, index: int) -> Floor:
@@ -564,19 +600,19 @@ class _RowCounts:
         made = least_from(self._made(read))
         if self.kernels[read.kernel].links is None:
             return made[-1:] + self._own(read.kernel)
-        forms = self._forms(read)
+        own = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
         rows = [
-            made[ends[1:]] + np.minimum.accumulate(self._left(read, starts)[:-1]) + price
-            for ends, starts, price in forms
+            made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - own)[:-1]) + price
+            for ends, starts, price in self._forms(read)
         ]
-        return least_of(rows) + self._own(read.kernel)
+        return least_of(rows) + own[1:]
 
     def _left(self, read: RowsNeeded, starts: RowNumbers) -> RowEnds:
         """Return the bytes of the tensors after a kernel, without the rows of an operand that it has read."""
         return self.after[read.kernel] - starts * float(self.sizes[read.tensor])
 
     def _own(self, index: int) -> int:
-        """Return the bytes of the results that a kernel makes at once at least; none where they take bytes of its operands."""
+        """Return the bytes of each row that a kernel makes of its results; none where they take bytes of its operands."""
         kernel = self.kernels[index]
         if kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split:
             return 0
@@ -598,18 +634,20 @@ class _RowCounts:
             until, done = self.tensors[read.tensor].rows, 0
             rows = {read.tensor: until}
         else:
-            least = least_from(raw)
+            least, ours = least_from(raw), np.arange(row + 1) * float(self._own(index))
             ends, starts, _ = min(
                 self._forms(read),
-                key=lambda form: least[form[0][row + 1]] + self._left(read, form[1])[: row + 1].min() + form[2],
+                key=lambda form: (
+                    least[form[0][row + 1]] + (self._left(read, form[1])[: row + 1] - ours).min() + form[2]
+                ),
             )
-            done = int(self._left(read, starts)[: row + 1].argmin())
+            done = int((self._left(read, starts)[: row + 1] - ours).argmin())
             until = first_least(raw, int(ends[row + 1]))
             rows = {read.tensor: until - int(starts[done])}
         self._add_before(read.tensor, until, rows)
         self._add_after(index, done, rows)
         for tensor, own in self._own_rows(index).items() if self._own(index) else ():
-            rows[tensor] = rows.get(tensor, 0) + own
+            rows[tensor] = rows.get(tensor, 0) + (own if self.kernels[index].links is None else row + 1 - done)
         return rows
 
     def _add_before(self, tensor: int, count: int, rows: dict[int, int]) -> None:

@@ -125,7 +125,8 @@ class RegionTracer:
         self.given_patches = {}
         for number, rows in self._kept_before(strip) if strip else ():
             for result in self.kernels[number].makes:
-                if result in self.readers:
+                # A sum is kept for its own next part, also where only later regions read it.
+                if result in self.readers or self.tensors[result].folds:
                     self.held[result] = self._patch(Patch(result, rows))
                     self.last_read[self.held[result]] = -1
         held = tuple(self.held.values())

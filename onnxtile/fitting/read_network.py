@@ -9,8 +9,6 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
-from onnxtile.fusion.islands import island_region, islands, overwritten
-from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
@@ -164,6 +162,9 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     """Return the values that are made and read inside of one quantised island, and those that its results are written over."""
     if not is_quantised(model):
         return IslandTensors()
+    from onnxtile.fusion.islands import island_region, islands, overwritten  # a model of floats needs neither
+    from onnxtile.fusion.pattern import select
+
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
     if rule is None:
         return IslandTensors()
@@ -420,7 +421,7 @@ class _NetworkReader:
         overwrites = {
             number
             for number, (place, value) in enumerate(read)
-            if place in allowed and self.shapes.sizes(value) == self.shapes.sizes(made[0])
+            if place in allowed and self._is_alike_in_bytes(value, made[0])
         }
         same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
         is_view = standard and sharing_of(node) == "view" and bool(same) and read[0][0] == 0
@@ -498,11 +499,16 @@ class _NetworkReader:
 
     def _overwritten_by_island(self, made: ir.Value) -> frozenset[int]:
         """Return the operands of the island of a value whose bytes the value may take, or joins."""
-        sizes, islands = self.shapes.sizes(made), self.of_islands
+        islands = self.of_islands
         stored = (value for value in islands.overwritten.get(made, ()) if value in self.numbers)
         return frozenset(
-            self.numbers[value] for value in stored if made in islands.joined or self.shapes.sizes(value) == sizes
+            self.numbers[value] for value in stored if made in islands.joined or self._is_alike_in_bytes(value, made)
         )
+
+    def _is_alike_in_bytes(self, value: ir.Value, made: ir.Value) -> bool:
+        """Return whether two values have the same sizes and bytes: floats are not written over the integers that they are made of."""
+        is_alike = self.shapes.sizes(value) == self.shapes.sizes(made)
+        return is_alike and tensor_bytes(value, self.shapes) == tensor_bytes(made, self.shapes)
 
     def _is_join(self, node: ir.Node) -> bool:
         """Return whether a node joins its operands without a computation."""

@@ -206,9 +206,9 @@ def obstacle_at(floor: Floor, regions: Regions) -> Obstacle:
 
 
 def _share_of(piece: LivePiece) -> str:
-    """Return how many rows of a tensor a piece has, before the name of the tensor; empty for all of them."""
-    if piece.is_whole:
-        return ""
+    """Return how many rows of a tensor a piece has, before the name of the tensor; empty for all of them, a part for less than one."""
+    if piece.is_whole or not piece.rows:
+        return "" if piece.is_whole else "a part of "
     return "a row of " if piece.rows == 1 else f"{piece.rows:,} rows of "
 
 

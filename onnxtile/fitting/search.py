@@ -733,8 +733,8 @@ _CLOSE = 0.01
 class Descent:
     """The one way down from the network as it is to the least peak that is found within the budget of `wanted`.
 
-    No point of it depends on a capacity: each search within one takes points of the same way. So what fits less fits more, and a search
-    within any capacity reaches no peak below that of the last point. First no row is computed again, as within a budget of none; so a
+    No point of it depends on a capacity, so what fits less fits more. A single capacity is first searched by itself: its quickest schedule
+    lies between the points, and the way down to it is seldom needed. First no row is computed again, as within a budget of none; so a
     larger budget keeps these points. At each rung of the row the quickest schedule is looked for. Below the last rung where one is found,
     the least peak is.
     """
@@ -743,10 +743,10 @@ class Descent:
         self.regions, self.wanted, self._progress = regions, wanted, progress
         self.points: list[FitSchedule] = []
         """The points that are known, with ever smaller peaks; the first one is the network as it is."""
-        self.rungs: set[FitSchedule] = {FitSchedule(tuple(regions.whole))}
-        """The points that were found within rungs."""
-        self.is_below_rungs = False
-        """Whether nothing was found within a rung, so that further points are close to each other, or compute rows again."""
+        self.found: list[FitSchedule] = []
+        """The schedules that were found apart from the way down, within single capacities."""
+        self._missed: dict[float, int] = {}
+        """The last capacity within which nothing was found apart from the way down, by the extra multiply-accumulates as a share."""
         self._way = self._down()
         self._started, self._reached = monotonic(), ""
 
@@ -767,29 +767,34 @@ class Descent:
         return self.points
 
     def within(self, capacity: int) -> Iterator[FitSchedule]:
-        """Yield the points within a capacity: the quickest of those down to the next rungs first, then those further down."""
-        while not self.points or self.points[-1].peak > capacity:
-            if capacity < self.regions.least or not self.is_longer():
-                return
-        best, misses = self.points[-1], 0
-        while not (self._is_slight(best) or self.is_below_rungs) and misses < _MISSES and self.is_longer():
-            is_quicker = self.price(self.points[-1]) < self.price(best)
-            best, misses = (self.points[-1], 0) if is_quicker else (best, misses + 1)
-        known = len(self.points)
-        yield from sorted((point for point in self.points if point.peak <= capacity), key=self.price)
-        while known < len(self.points) or self.is_longer():
-            known += 1
-            yield self.points[known - 1]
+        """Yield the points within a capacity, the quickest first."""
+        if capacity >= self.regions.least:
+            yield from sorted((point for point in self.all_points() if point.peak <= capacity), key=self.price)
 
-    def between(self, capacity: int, point: FitSchedule) -> FitSchedule | None:
-        """Return a schedule within a capacity above the peak of a `point` of a rung that is quicker than it; None where none is found.
+    def quickest(self, capacity: int) -> FitSchedule | None:
+        """Return the quickest schedule that is found within a capacity itself, or within the next rungs; None where none is.
 
-        Other points are close to each other: what fits there is for the way down to find, for all capacities alike.
+        Rungs are tried only where that may pay: as long as no row is computed again, and the time is not that of the network as it is.
         """
-        if capacity <= point.peak or point not in self.rungs or self.price(point) <= 0:
+        if capacity < max(self.regions.least, 1) or not depths(len(self.regions.network.kernels)):
             return None
-        is_again = point.macs > self.regions.network.macs
-        return self._within(capacity, self.wanted if is_again else replace(self.wanted, extra_macs=0.0), 1, point)
+        best = min((known for known in self.found if known.peak <= capacity), key=self.price, default=None)
+        for extra in dict.fromkeys((0.0, self.wanted.extra_macs)):
+            target, misses = replace(self.wanted, extra_macs=extra), 0
+            least = _least(self.regions, target)
+            for rung in (capacity, *(() if extra else rungs_below(self.regions, capacity))):
+                is_done = rung <= self._missed.get(extra, 0) if best is None else self._is_slight(best)
+                if rung < least or misses >= _MISSES or is_done:
+                    break
+                quicker = self._within(rung, target, 1, best)
+                best, misses = (best, misses + 1) if quicker is None else (quicker, 0)
+                if best is None:
+                    self._missed[extra] = rung
+                    break
+                self.found.append(best)
+            if best is not None:
+                return best
+        return None
 
     def price(self, schedule: FitSchedule) -> float:
         """Return what a schedule costs beyond the network as it is."""
@@ -816,7 +821,6 @@ class Descent:
             self.regions.is_cut_short = False
             if len(self.points) == known:
                 missed = yield from self._rungs(target, least, depth)
-            self.is_below_rungs = True
             yield from self._close_points(target, max(missed, least - 1), depth)
             if self.wanted.is_late or not self.regions.is_cut_short:
                 return
@@ -830,9 +834,7 @@ class Descent:
                 break
             schedule = self._within(capacity, target, depth)
             if schedule is None:
-                self.is_below_rungs = True
                 return capacity
-            self.rungs.add(schedule)
             yield schedule
         return 0
 

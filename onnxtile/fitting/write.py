@@ -18,7 +18,6 @@ from onnxtile.fitting.network import FitKernel, FitTensor
 from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule, PatchRange
-from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
@@ -234,6 +233,8 @@ class _RegionWriter:
         if is_cut and node.op_type in {"Slice", "Pad"}:
             inputs, attributes = self._moved(source, node, patch, trace.patches[op.reads[0]], inputs)
         sources = _sources_of_part(source, patch, self.tensors[patch.tensor])
+        if sources is not None and sources.scale:
+            return self._from_range(sources, kernel, (trace.patches[op.reads[0]], patch), inputs, results)
         if sources is not None:
             return self._from_sources(sources, kernel, trace.patches[op.reads[0]], patch, read[0], results)
         if is_cut and node.op_type in {"Resize", "Upsample"}:
@@ -345,6 +346,26 @@ class _RegionWriter:
         inputs = [constant, operand] if is_left else [operand, constant]
         return self._add(("", "MatMul"), kernel.name, inputs, results)
 
+    def _from_range(
+        self,
+        sources: SourceRows,
+        kernel: FitKernel,
+        patches: tuple[Patch, Patch],
+        inputs: list[ir.Value | None],
+        results: Sequence[ir.Value],
+    ) -> Sequence[ir.Value]:
+        """Write rows that lie between those of a range: a Resize of the range, and a Slice of it inside the same kernel."""
+        (given, patch), node = patches, kernel.source.node
+        about, (first, last) = self.tensors[patch.tensor], given.rows
+        assert about.axis is not None
+        resized = self._value(Patch(patch.tensor, (first * sources.scale, last * sources.scale)))
+        operands = self._scaled(node, Patch(patch.tensor, (first * sources.scale, last * sources.scale)), inputs)
+        kept = [attribute for attribute in node.attributes.values() if attribute.name != "axes"]
+        self._add((node.domain, node.op_type), kernel.name, operands, [resized], kept)
+        starts, stops = ([row - first * sources.scale] for row in patch.rows)
+        bounds, attributes = self.edit.slice_bounds((starts, stops, [about.axis]), f"{self.name}/sizes")
+        return self._add(("", "Slice"), f"{about.name}/slice", [resized, *bounds], results, attributes)
+
     def _scaled(self, node: ir.Node, patch: Patch, inputs: list[ir.Value | None]) -> list[ir.Value | None]:
         """Return the operands of a Resize of fewer rows: the scales of the model, or the sizes of the patch where it gives sizes."""
         scales = resize_scales(self.edit.view(node))
@@ -432,6 +453,8 @@ def inline(model: ir.Model) -> None:
 
     functions = [function for function in model.functions.values() if is_written_out(function)]
     if functions:
+        from onnxtile.fusion.record import calls_inside, renew_records  # few models have functions
+
         inside = calls_inside(model, functions)
         inline_calls(model, is_written_out)
         renew_records(model, inside)

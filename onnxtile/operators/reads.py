@@ -152,13 +152,15 @@ class SlidingAxis:
 class SourceRows:
     """The elements of an operand of `size` that each element of a result reads along one axis.
 
-    `places` has for each element of the result the place of the operand that it is a copy of. Otherwise `weights` has a row for each
-    element of the result, with the weight of each element of the operand.
+    `places` has for each element of the result the place of the operand that it is a copy of. With a `scale`, it lies between this place
+    and the next, and any range of the operand is resized to so many times its elements as in the whole. Otherwise `weights` has a row for
+    each element of the result, with the weight of each element of the operand.
     """
 
     size: int
     places: Array | None = None
     weights: Array | None = None
+    scale: int = 0
 
     @property
     def out(self) -> int:
@@ -178,7 +180,8 @@ class SourceRows:
     def stops(self) -> Array:
         """One past the last element that each element of the result reads."""
         if self.places is not None:
-            return self.places + 1
+            ends: Array = np.minimum(self.places + (2 if self.scale else 1), self.size)
+            return ends
         assert self.weights is not None
         stops: Array = self.size - np.argmax(self.weights[:, ::-1] != 0, axis=1)
         return stops

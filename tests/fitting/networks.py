@@ -27,9 +27,10 @@ from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 
 
 def search_within(regions: Regions, wanted: FitTarget) -> FitSchedule | None:
-    """Return the quickest schedule on the way down within the capacity; None where none is found."""
+    """Return the quickest schedule that is found within the capacity, or the quickest on the way down; None where none is found."""
     assert wanted.capacity is not None
-    return next(Descent(regions, wanted).within(wanted.capacity), None)
+    way = Descent(regions, wanted)
+    return way.quickest(wanted.capacity) or next(way.within(wanted.capacity), None)
 
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:

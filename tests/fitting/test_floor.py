@@ -40,8 +40,8 @@ def test_a_kernel_that_is_not_cut_has_its_operands_and_results_whole() -> None:
 
 def test_where_all_kernels_are_cut_one_row_of_each_operand_is_left_beside_the_output() -> None:
     floor = floor_of(Regions(network(is_cut=True)))
-    # While the last row of b is made of one of a, seven rows of c wait for their end.
-    assert (floor.bytes, floor.kernel) == ((1 + 1 + 7) * 64, 1)
+    # While the last row of c is made of one of b, the other rows of c wait for their end.
+    assert (floor.bytes, floor.kernel) == ((1 + 8) * 64, 2)
     assert sum(piece.bytes for piece in floor.pieces) == floor.bytes
 
 
@@ -51,6 +51,19 @@ def test_where_results_are_written_over_operands_the_outputs_are_left() -> None:
     floor = floor_of(Regions(Network(network(is_cut=True).tensors, kernels)))
     assert (floor.bytes, floor.kernel) == (8 * 64, None)
     assert [piece.tensor for piece in floor.pieces] == [3]
+
+
+def test_floats_are_not_written_over_the_integers_that_they_are_made_of() -> None:
+    made = model(
+        """g (float[1,2,32,16] x) => (float[1,4,n,m] y) {
+            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) v = DequantizeLinear(w, s, z)
+            c = Conv(b, v) d = QuantizeLinear(c, s, z) y = DequantizeLinear(d, s, z) }""",
+        w=np.ones((4, 2, 1, 1), np.int8),
+        s=np.float32(1 / 16),
+        z=np.int8(0),
+    )
+    with pytest.raises(Infeasible, match=r"takes less than 8,256 bytes; while y runs, y \(8,192 bytes\), a .* of d"):
+        onnxtile.fit(made, capacity=8192)
 
 
 def test_kernels_without_rows_are_left_out() -> None:

@@ -66,6 +66,13 @@ def test_strips_are_added_up_and_the_sum_is_read_when_it_is_complete() -> None:
     assert (cost.peak, cost.nodes, cost.macs) == (2 * 256 + 2 * 64, 4 * 3 + 3 + 1, 64)
 
 
+def test_a_sum_that_only_a_later_region_reads_lives_from_strip_to_strip_too() -> None:
+    regions = Regions(summed_network())
+    cost = regions.cost(0, 2, Cut(2))
+    assert cost is not None
+    assert (cost.peak, cost.nodes) == (2 * 256 + 2 * 64, 4 * 3 + 3)
+
+
 # The rule of each operator, on random parts.
 
 REDUCTIONS = ["ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceMax", "ReduceMin", "ReduceProd", "GlobalMaxPool"]

@@ -97,6 +97,17 @@ def test_all_capacities_take_points_of_one_way_down(
     assert next(Descent(about.regions, wanted).within(points[-1].peak - 1), None) is None
 
 
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+def test_a_capacity_that_fits_is_met_without_the_way_down_and_no_slower(budget: float) -> None:
+    about = unblocked_subject(subject(inverted_residuals(33)))
+    wanted = FitTarget(None, budget, prices=about.prices)
+    above, point = Descent(about.regions, wanted).all_points()[2:4]
+    way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
+    found = way.quickest((above.peak + point.peak) // 2)
+    assert found is not None and found.peak < above.peak and not way.points
+    assert way.price(found) <= way.price(point)
+
+
 GATE = """
 g (float[1,3,56,56] x) => (float[1,6,28,28] y) {
     [stem] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(x, w0)

@@ -202,6 +202,78 @@ def test_strips_of_quantised_operators_are_equal_bit_for_bit(op: str, rows: int,
     assert np.array_equal(run(proto, x), run(cut, x))
 
 
+RESIZED = """
+g (float[1,3,16,12] x) => (float[1,4,n,m] y) {
+    a = QuantizeLinear(x, s, z)
+    b = DequantizeLinear(a, s, z)
+    w0d = DequantizeLinear(w0, s, z)
+    [stem] c = Conv<pads=[1,1,1,1]>(b, w0d)
+    e = QuantizeLinear(c, s, z)
+    f = DequantizeLinear(e, s, z)
+    [change] h = CHANGE
+    i = QuantizeLinear(h, s, z)
+    j = DequantizeLinear(i, s, z)
+    w1d = DequantizeLinear(w1, s, z)
+    [last] k = Conv<strides=[3,3]>(j, w1d)
+    l = QuantizeLinear(k, s, z)
+    y = DequantizeLinear(l, s, z)
+}"""
+
+
+def _resized(change: str, **constants: Any) -> onnx.ModelProto:
+    """Return two quantised convolutions, and an operator between them that changes rows and columns."""
+    random, shapes = np.random.default_rng(0), {"w0": (6, 3, 3, 3), "w1": (4, 6, 3, 3)}
+    weights = {name: random.integers(-8, 8, shape).astype(np.int8) for name, shape in shapes.items()}
+    # With one scale on both sides, many interpolated elements lie at the border of two steps.
+    return model(RESIZED.replace("CHANGE", change), **weights, **constants, s=np.float32(0.07), z=np.int8(3))
+
+
+CHANGES = {
+    "mirrored": ('Pad<mode="reflect">(f, pads)', {"pads": np.asarray([0, 0, 2, 3, 0, 0, 1, 2])}),
+    "edge": ('Pad<mode="edge">(f, pads)', {"pads": np.asarray([0, 0, 2, 3, 0, 0, 1, 2])}),
+    "nearest": (
+        'Resize<mode="nearest", coordinate_transformation_mode="align_corners">(f,,scales)',
+        {"scales": np.asarray([1, 1, 3, 3], np.float32)},
+    ),
+    "doubled": ('Resize<mode="linear">(f,,scales)', {"scales": np.asarray([1, 1, 2, 3], np.float32)}),
+    "from corners": (
+        'Resize<mode="linear", coordinate_transformation_mode="asymmetric">(f,,scales)',
+        {"scales": np.asarray([1, 1, 2, 2], np.float32)},
+    ),
+    "to sizes": (
+        'Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(f,,,sizes)',
+        {"sizes": np.asarray([1, 6, 64, 20])},
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_quantised_rows_that_are_mirrored_or_interpolated_are_equal_bit_for_bit(change: str) -> None:
+    text, constants = CHANGES[change]
+    proto = _resized(text, **constants)
+    x = np.random.default_rng(1).standard_normal((1, 3, 16, 12)).astype(np.float32) * 3
+    wanted = run(proto, x)
+    assert len(np.unique(wanted)) > 20
+    for step in (1, 3):
+        cut, _ = cut_into_strips(proto, step, exact=True)
+        assert [node.op_type for node in cut.graph.node].count("Conv") > 4
+        assert np.array_equal(wanted, run(cut, x))
+
+
+def test_a_quantised_resize_that_interpolates_needs_not_be_whole() -> None:
+    text, constants = CHANGES["doubled"]
+    fitted = onnxtile.fit(_resized(text, **constants), capacity="4KiB")
+    assert fitted.before.arena > 2 * fitted.after.arena
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+@pytest.mark.parametrize("scale", [3.0, 2.5])
+def test_a_quantised_resize_whose_pieces_would_round_otherwise_stays_whole(scale: float) -> None:
+    scales = np.asarray([1, 1, scale, scale], np.float32)
+    with pytest.raises(onnxtile.Infeasible, match="change makes all of i, since it resizes several axes at once"):
+        onnxtile.fit(_resized('Resize<mode="linear">(f,,scales)', scales=scales), capacity="1KiB")
+
+
 def test_channels_behind_columns_say_why() -> None:
     proto = _chain("QLinearAveragePool", 12, 1, [1, 1, 1, 1])
     del proto.graph.node[:2]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
-from onnxtile.fitting.rewrites.strip_forms import is_over_whole_map
+from onnxtile.fitting.rewrites.strip_forms import BYTES, is_over_whole_map
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.families.reductions import reduced, reduced_axes, whole_images
@@ -461,7 +461,6 @@ def _take_over(edit: ModelEdit, node: ir.Node, total: ir.Value, after: ir.Value)
 #
 # A product with ones adds up the last axis. It makes sums of 32 bits of integers of 8 without a wider copy of them.
 
-_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _LARGE = 2
 """The part of the largest stored map from which on a map is summed up: a smaller one may be made in chunks of channels instead."""
 _MOST_SUMMED = 1 << 23
@@ -471,7 +470,7 @@ _MOST_SUMMED = 1 << 23
 def sum_quantised_means(edit: ModelEdit) -> list[ir.Node]:
     """Write means of dequantised maps that matter as sums of their integers; return the means that went."""
     changed = []
-    made = [value for node in edit.model.graph for value in node.outputs if edit.dtype(value) in _BYTES]
+    made = [value for node in edit.model.graph for value in node.outputs if edit.dtype(value) in BYTES]
     least = max(map(edit.bytes, made), default=0) // _LARGE
     for node in list(edit.model.graph):
         source = node.inputs[0] if _SUM_OF.get(node.op_type) == "ReduceSum" and node.domain in STANDARD else None
@@ -498,7 +497,7 @@ def _stored(edit: ModelEdit, value: ir.Value) -> StoredIntegers | None:
     if maker is None or not dequantises(maker) or value in edit.constants or edit.dtype(value) != ir.DataType.FLOAT:
         return None
     stored, *numbers = maker.inputs
-    if stored is None or edit.dtype(stored) not in _BYTES:
+    if stored is None or edit.dtype(stored) not in BYTES:
         return None
     known = [edit.constants.array(number) for number in numbers if number is not None and number in edit.constants]
     if len(known) < len(numbers) or any(array.size != 1 for array in known):

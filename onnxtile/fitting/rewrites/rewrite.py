@@ -109,10 +109,12 @@ def unblock(
         _note(rewrites, "order", "runs as late as it can", delay_nodes(edit))
         _note(rewrites, "order", "runs as early as it can", hasten_nodes(edit))
         _note(rewrites, "order", "runs beside another reduction of its operand", reduce_together(edit))
-    elif not exact and more_macs:
-        means = sum_quantised_means(edit)
+    else:
+        copies = separate_axes(edit, exact=True)
+        _note(rewrites, "rewrite", "rows are resized or mirrored before columns", copies)
+        means = sum_quantised_means(edit) if not exact and more_macs else []
         _note(rewrites, "rewrite", "the mean is a sum of integers", means)
-        if means:
+        if copies or means:
             edit.drop_unread()
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 

@@ -203,6 +203,8 @@ def _repeats_pixel(view: NodeView, *, exact: bool) -> bool:
 # Operators that interpolate or mirror along rows and columns at once work along one axis after the other, so that rows can be cut.
 
 
+BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+"""The element types of quantised tensors that operators copy and add up."""
 _OF_SIZES = frozenset({"axes", "keep_aspect_ratio_policy", "pads"})
 """Attributes about the axes that a node changes."""
 
@@ -210,7 +212,8 @@ _OF_SIZES = frozenset({"axes", "keep_aspect_ratio_policy", "pads"})
 def separate_axes(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     """Let each Resize and Pad whose rows depend on neighbours change its rows first, then the other axes; return those that did both.
 
-    Sums along one axis after the other differ in the last bits, so with `exact` only copies are taken apart.
+    Sums along one axis after the other differ in the last bits, so with `exact` only copies are taken apart. Integers are copied in the
+    place of floats that are made of them.
     """
     separated = []
     for node in list(edit.model.graph):
@@ -244,20 +247,33 @@ def _changed(facts: NodeView) -> list[int]:
 
 def _take_apart(edit: ModelEdit, facts: NodeView) -> None:
     node, changed = facts.node, _changed(facts)
-    value = node.inputs[0]
-    assert value is not None
-    sizes = list(facts.operand(0))
+    floats = node.inputs[0]
+    assert floats is not None
+    maker, sizes, value = floats.producer(), list(facts.operand(0)), _copied(edit, floats)
+    is_stored = value is not floats
     for axes in (changed[:1], changed[1:]):
         for axis in axes:
             sizes[axis] = facts.result[axis]
-        result = edit.value(f"{node.outputs[0].name}/axis{axes[0]}", sizes, edit.dtype(node.outputs[0]))
+        result = edit.value(f"{node.outputs[0].name}/axis{axes[0]}", sizes, edit.dtype(value))
         kept = [attribute for attribute in node.attributes.values() if attribute.name not in _OF_SIZES]
         operands, pads = (
             edit.pads(_pads(facts, axes)) if node.op_type == "Pad" else (_scaling(edit, facts, axes, sizes), [])
         )
         value = edit.add(node, node.op_type, [value, *operands], result, kept + pads)
+    if is_stored and maker is not None:
+        result = edit.value(f"{node.outputs[0].name}/floats", sizes, edit.dtype(node.outputs[0]))
+        edit.again(node, maker, [value, *maker.inputs[1:]], [result])
+        value = result
     edit.replace(node.outputs[0], value)
-    edit.model.graph.remove(node)
+    edit.model.graph.remove(node, safe=True)
+
+
+def _copied(edit: ModelEdit, floats: ir.Value) -> ir.Value:
+    """Return the integers of 8 bits that floats are made of with one scale, which are copied in their place; else the floats."""
+    stored, maker = edit.stored(floats), floats.producer()
+    scale = None if maker is None or stored is floats or edit.dtype(stored) not in BYTES else maker.inputs[1]
+    sizes = None if scale is None else edit.sizes(scale)
+    return stored if sizes is not None and prod(sizes) == 1 else floats
 
 
 def _pads(facts: NodeView, axes: Sequence[int]) -> list[int]:

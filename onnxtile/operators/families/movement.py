@@ -372,6 +372,10 @@ _WEIGHTED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 """Element types of which sums are matrix products."""
 
 
+_HALF_PIXELS = frozenset({"half_pixel", "pytorch_half_pixel"})
+"""The ways in which the middle of an element is its place."""
+
+
 _MODES = frozenset(
     [
         "antialias",
@@ -417,6 +421,8 @@ def resized(view: NodeView, axis: int) -> AxisLinks:
         return links_of(view, AxisLink(axis))
     if _is_repeated(view, size, out) and scale in {None, out // size}:
         return links_of(view, AxisLink(axis, factor=out // size))
+    if scale in {None, out / size} and _is_same_in_ranges(view, axis) and _is_between_quantised(view):
+        return links_of(view, AxisLink(axis, sources=_between(view, size, out // size)))
     return links_of(view, AxisLink(axis, sources=_sources(view, axis, scale)))
 
 
@@ -440,10 +446,34 @@ def _is_repeated(view: NodeView, size: int, out: int) -> bool:
     attributes = view.node.attributes
     way = attributes.get_string("coordinate_transformation_mode", "half_pixel")
     rounded = attributes.get_string("nearest_mode", "round_prefer_floor")
-    is_plain = (way == "asymmetric" and rounded == "floor") or (
-        way in {"half_pixel", "pytorch_half_pixel"} and rounded.startswith("round")
-    )
+    is_plain = (way == "asymmetric" and rounded == "floor") or (way in _HALF_PIXELS and rounded.startswith("round"))
     return _is_nearest(view) and out % size == 0 and (view.node.op_type == "Upsample" or is_plain)
+
+
+def _is_between_quantised(view: NodeView) -> bool:
+    """Return whether a kernel makes the floats of a node for itself, of integers, and stores its result as integers."""
+    operand, result = view.inputs[0], view.node.outputs[0]
+    maker = None if operand is None else operand.producer()
+    readers = {use.node.op_type for use in result.uses()}
+    return maker is not None and maker.op_type == "DequantizeLinear" and readers == {"QuantizeLinear"}
+
+
+def _is_same_in_ranges(view: NodeView, axis: int) -> bool:
+    """Return whether a range of rows or columns is interpolated with the weights of the whole, to the last bit: places have few digits."""
+    attributes, size, out = view.node.attributes, view.operand(0)[axis], view.result[axis]
+    way, scale = attributes.get_string("coordinate_transformation_mode", "half_pixel"), out // size
+    is_plain = attributes.get_string("mode", _NEAREST) == "linear" and way in {*_HALF_PIXELS, "asymmetric"}
+    is_plain &= view.opset > 10 and axis >= len(view.result) - 2
+    is_binary = out == size * scale and scale & (scale - 1) == 0 and out <= _LARGEST
+    return is_plain and is_binary and not any(attributes.get_int(name, 0) for name in ("antialias", "exclude_outside"))
+
+
+def _between(view: NodeView, size: int, scale: int) -> SourceRows:
+    """Return the neighbours that each element of an axis lies between."""
+    way = view.node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    middle = 0.5 if way in _HALF_PIXELS else 0.0
+    places = np.floor(np.maximum((np.arange(size * scale) + middle) / scale - middle, 0)).astype(np.int64)
+    return SourceRows(size, places=places, scale=scale)
 
 
 def _sources(view: NodeView, axis: int, scale: float | None) -> SourceRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from math import pow
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,15 +25,12 @@ from onnxtile.fitting.rewrites.rewrite import ModelRewrite, TokenCuts, Unblocked
 from onnxtile.fitting.search import SLIGHT, Descent, FitTarget, attempts
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import placing_problem, wrap, write
-from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.model.binding import LeadingSizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
-from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
 from onnxtile.planning.planners import find_planner
@@ -41,13 +39,9 @@ from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, known_shapes, resolve
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.long_work import within
-from onnxtile.tiling.contraction import none_known
-from onnxtile.tiling.limits import TilingPolicy
-from onnxtile.tiling.tile import tile
 from onnxtile.verbs.fit import CurveOptions, FitOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.results import ModelPlan
-from onnxtile.verbs.flows.tile import raised_to_join
 from onnxtile.verbs.plan import PlanOptions
 
 if TYPE_CHECKING:
@@ -141,6 +135,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
+_MANY, _NEAR = 1_500, 1.05
+"""Nodes above which more effort seldom lets buffers fit that take more than this multiple of the capacity."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
 """The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 
@@ -229,13 +225,16 @@ class WrittenSchedule:
         Many nodes are planned in their order, with little effort where that is enough. What only more effort lets fit is planned in its
         order, until it fits.
         """
-        settings, capacity = self.subject.settings, self.subject.capacity
-        in_order = replace(settings, order="model", bounds_orders=False)
-        are_few = self.nodes <= _FULLY_PLANNED
-        if are_few and (capacity is None or self.arena <= capacity):
+        settings, capacity = self.subject.settings, self.subject.capacity or 0
+        if self.is_small and self.arena <= (capacity or self.arena):
             return settings
-        in_other_orders = are_few and (capacity is None or self.peak > capacity or self.closer.size > capacity)
-        return replace(settings if in_other_orders else in_order, effort=replace(settings.effort, enough=capacity or 0))
+        in_order = replace(settings, order="model", bounds_orders=False)
+        return replace(settings if self.is_small else in_order, effort=replace(settings.effort, enough=capacity))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it has so few nodes that it is planned in full; those that the search counts, where it need not be written for this."""
+        return (self.nodes if self.subject.edits_pieces else self.schedule.nodes) <= _FULLY_PLANNED
 
     @cached_property
     def closer(self) -> Allocation:
@@ -246,18 +245,20 @@ class WrittenSchedule:
 
     def fits_planned(self, capacity: int) -> bool:
         """Return whether its plan is within a capacity; it is only made where its buffers could be placed so, or in another order."""
-        if self.arena > capacity and self.peak > capacity:
-            return False
-        is_placed = self.arena <= capacity or self.closer.size <= capacity
-        return (is_placed or self.nodes <= _FULLY_PLANNED) and self.plan.arena_size <= capacity
+        return self.arena_for(capacity) <= capacity and self.plan.arena_size <= capacity
+
+    def arena_for(self, capacity: int) -> int:
+        """Return the bytes of the arena with the effort that may let it fit a capacity: many nodes far above it get little."""
+        is_near = self.schedule.nodes <= _MANY or self.arena <= _NEAR * capacity
+        return self.least_arena if is_near else self.arena
 
     @cached_property
     def least_arena(self) -> int:
         """The bytes of the arena with all the effort that a capacity below it would get."""
-        if self.arena <= self.peak:
+        capacity = self.subject.capacity or 0
+        if self.arena <= max(self.peak, capacity):
             return self.arena
-        placed = min(self.arena, self.closer.size)
-        return min(placed, self.plan.arena_size) if placed > self.peak and self.nodes <= _FULLY_PLANNED else placed
+        return min(self.arena, self.plan.arena_size if self.is_small else self.closer.size)
 
     @property
     def plan(self) -> PlanResult:
@@ -306,6 +307,8 @@ class WrittenSchedule:
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""
+        from onnxtile.planning.movement.plan import plan_with_movement  # few plans have a movement
+
         model, counted = with_islands(self.written.model)
         self.subject.options.progress("planning")
         moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
@@ -337,6 +340,11 @@ def written_model(subject: FitSubject, schedule: FitSchedule) -> WrittenModel:
         shapes = fuse_pieces(model, shapes)
     tiled = None
     if options.limits is not None:
+        from onnxtile.tiling.contraction import none_known  # few fits tile
+        from onnxtile.tiling.limits import TilingPolicy
+        from onnxtile.tiling.tile import tile
+        from onnxtile.verbs.flows.tile import raised_to_join
+
         options.progress("tiling")
         policy = TilingPolicy()
         ready = raised_to_join(model, shapes, options.limits, policy, none_known, run=False)
@@ -405,6 +413,9 @@ def running_nodes(model: ir.Model, constants: Constants) -> int:
 
 def fuse_pieces(model: ir.Model, shapes: Shapes) -> Shapes:
     """Fuse a model of known `shapes` (in place) as `onnxtile fuse` does by default; return its shapes."""
+    from onnxtile.fusion.fuse import fuse  # a fit without it reads no patterns
+    from onnxtile.fusion.pattern import chosen_patterns
+
     fuse(model, chosen_patterns(()), shapes=lambda: known_shapes(model, shapes), through=True)
     # Values inside the functions of meta-ops are new.
     return resolve(model, run=True)
@@ -431,7 +442,7 @@ class FitAttempts:
                 progress if number == 1 else within(progress, f"attempt {number} of at most {most}, for fewer nodes")
             )
             way = Descent(regions, wanted, progress)
-            best = self._within(way, most) or self._smallest(way)
+            best = self._within(way, most) or self._smallest(way, most)
             # One kernel of the search may stand for several nodes: a quantised island does.
             more = 0 if wanted.nodes is None or best is None else best.nodes - (self.wanted.nodes or 0)
             if more <= 0:
@@ -441,27 +452,31 @@ class FitAttempts:
         return None
 
     def _within(self, way: Descent, most: int) -> WrittenSchedule | None:
-        """Return the quickest schedule whose arena fits the capacity, of so many that are tried; None where none does.
-
-        Where gaps keep a point from it, one is looked for that takes so many bytes less, but no more time than the next point down.
-        """
+        """Return the quickest schedule whose arena fits the capacity; None where none of those that are tried does."""
         if self.capacity is None:
             return None
-        left, room = most, self.capacity
-        for point in way.within(self.capacity):
-            for schedule in (way.between(room, point), point):
-                if schedule is None:
-                    continue
-                draft = self._draft(schedule)
-                if draft.fits_planned(self.capacity):
-                    return draft
-                left, room = left - 1, min(room, 2 * self.capacity - draft.least_arena)
-            if left <= 0:
+        found = self._quickest(way, self.capacity, most)
+        drafts = (self._draft(point) for point in islice(way.within(self.capacity), 0 if found else most))
+        return found or next((draft for draft in drafts if draft.fits_planned(self.capacity)), None)
+
+    def _quickest(self, way: Descent, capacity: int, most: int) -> WrittenSchedule | None:
+        """Return the quickest schedule whose arena fits a capacity: where gaps keep one from it, the next takes so many bytes less."""
+        room = capacity
+        for _ in range(most):
+            schedule = way.quickest(room)
+            if schedule is None:
                 return None
+            draft = self._draft(schedule)
+            if draft.fits_planned(capacity):
+                return draft
+            room = min(schedule.peak - 1, room + capacity - draft.arena_for(capacity))
         return None
 
-    def _smallest(self, way: Descent) -> WrittenSchedule | None:
-        """Return the point with the smallest arena: points whose peaks are above the arena of another are not tried."""
+    def _smallest(self, way: Descent, most: int) -> WrittenSchedule | None:
+        """Return the schedule with the smallest arena: points whose peaks are above the arena of another are not tried.
+
+        Then nothing is found that fits a capacity below it.
+        """
         best: WrittenSchedule | None = None
         for point in sorted(way.all_points(), key=lambda point: point.peak):
             if best is not None and point.peak >= best.least_arena:
@@ -469,6 +484,8 @@ class FitAttempts:
             draft = self._draft(point)
             if best is None or draft.least_arena < best.least_arena:
                 best = draft
+        while best is not None and (smaller := self._quickest(way, best.least_arena - 1, most)) is not None:
+            best = smaller
         return best
 
     def _draft(self, point: FitSchedule) -> WrittenSchedule:
