@@ -91,9 +91,9 @@ def test_sums_normalise_as_the_operator_does(name: str) -> None:
 @pytest.mark.parametrize("name", NORMS)
 def test_no_second_map_lives_beside_one_that_is_normalised(name: str) -> None:
     proto = normalised(name)
-    fitted = onnxtile.fit(proto, capacity=MAP + MAP // 4, budget="0%")
+    fitted = onnxtile.fit(proto, capacity=MAP + MAP // 4 - 1, budget="0%")
     assert fitted.before.arena >= MAP + MAP // 2
-    assert fitted.after.arena <= MAP + MAP // 4
+    assert fitted.after.arena < MAP + MAP // 4
     assert fitted.after.macs == fitted.before.macs
     assert fitted.verdict is not None and fitted.verdict.equal
 
