@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -294,9 +293,11 @@ def _is_movable(tensor: object) -> bool:
 
 
 def _moved(tensor: TensorMemory, turn: int) -> TensorMemory:
-    elements = tensor.data.reshape(-1, tensor.dtype.bitwidth // 8)
-    copy = TensorMemory.empty(tensor.dtype, tensor.shape, len(tensor.data), tensor.address)
-    copy.data[:] = np.roll(elements, turn * (len(elements) // 3) + 1, axis=0).reshape(-1)
+    """Return a copy of `tensor` in which all elements come a number of places later, the last ones first."""
+    element, size = tensor.dtype.bitwidth // 8, len(tensor.data)
+    start = (turn * (size // element // 3) + 1) * element % size
+    copy = TensorMemory.empty(tensor.dtype, tensor.shape, size, tensor.address)
+    copy.data[start:], copy.data[:start] = tensor.data[: size - start], tensor.data[size - start :]
     return copy
 
 

@@ -124,13 +124,13 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
         return Audit.refused(PlanFailure(f"the alignment must be a power of two, not {claims.alignment}"))
     if claims.overwrite_inputs and claims.io != "inside":
         return Audit.refused(PlanFailure(f"inputs cannot be overwritten with io {claims.io!r}"))
-    stated = found_states(claims.states, claims.buffers, model.graph)
-    shared = SharedStates(dict(stated.states.next_of))
-    shared = replace(shared, spread=spread_tensors(stated.states, shared))
+    states, unfound = found_states(claims.states, claims.buffers, model.graph)
+    shared = SharedStates(dict(states.next_of))
+    shared = replace(shared, spread=spread_tensors(states, shared))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(shared, claims.alignment, arenas, every_order=claims.order == "any")
     fixed = FixedPlaces.of(claims, model.graph)
-    walk = _Walk(terms, stated.states, fixed, is_whole=claims.outside is not None)
+    walk = _Walk(terms, states, fixed, is_whole=claims.outside is not None)
     walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
     try:
         seen = walk.graph(model.graph, claims, claims.io, claims.overwrite_inputs, "")
@@ -138,10 +138,10 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
         raise OnnxtileError(str(error), hint="update it, or uninstall it") from error
     failures = walk.failures
     failures += fixed.failures(claims)
-    failures += stated.failures
+    failures += unfound
     if seen is not None:
         failures += wrong_streams(claims, seen.placing.line)
-        failures += wrong_states(stated.states, seen.placing.rows, seen.placing.line.kept, shared)
+        failures += wrong_states(states, seen.placing.rows, seen.placing.line.kept, shared)
     if None not in (digest, claims.digest) and digest != claims.digest:
         failures.insert(
             0, PlanFailure(f"the plan belongs to another file: its digest is {claims.digest}, not {digest}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.graph import STREAM, Graph, GraphNode, Value
@@ -40,16 +39,10 @@ class CheckedStates:
         return dict(zip(self.inputs, self.outputs, strict=True))
 
 
-@dataclass
-class FoundStates:
-    """The states of the claims that the graph has, and the faults of the others."""
-
-    states: CheckedStates
-    failures: list[PlanFailure] = field(default_factory=list)
-
-
-def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], graph: Graph) -> FoundStates:
-    """Return the states that the plan keeps, by names of inputs and outputs of `graph`."""
+def found_states(
+    claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], graph: Graph
+) -> tuple[CheckedStates, list[PlanFailure]]:
+    """Return the states of `claims` that `graph` has, by the names of its inputs and outputs, and the faults of the others."""
     at = {row.name: (row.arena, row.offset) for row in rows}
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
@@ -73,7 +66,7 @@ def found_states(claims: Iterable[PlannedState], rows: Iterable[PlannedBuffer], 
     after = tuple(outputs[claim.output] for claim in kept)
     same = [claim.output for claim in kept if at.get(claim.input, "") == at.get(claim.output)]
     throughout = frozenset((*before, *(outputs[name] for name in same)))
-    return FoundStates(CheckedStates(tuple(kept), before, after, throughout), failures)
+    return CheckedStates(tuple(kept), before, after, throughout), failures
 
 
 def carried_states(node: GraphNode, body: Graph, rows: Iterable[PlannedBuffer]) -> CheckedStates:

@@ -9,8 +9,6 @@ from math import prod
 import onnx_ir as ir
 
 from onnxtile.fitting.network import FitKernel, FitTensor, Network
-from onnxtile.fusion.islands import island_region, islands, overwritten
-from onnxtile.fusion.pattern import select
 from onnxtile.kernels.aliases import LayoutFacts, joins_quantised, overwritable
 from onnxtile.model.constants import Constants
 from onnxtile.model.graph_writer import Names
@@ -164,6 +162,9 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     """Return the values that are made and read inside of one quantised island, and those that its results are written over."""
     if not is_quantised(model):
         return IslandTensors()
+    from onnxtile.fusion.islands import island_region, islands, overwritten  # a model of floats needs neither
+    from onnxtile.fusion.pattern import select
+
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
     if rule is None:
         return IslandTensors()

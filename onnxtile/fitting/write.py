@@ -18,7 +18,6 @@ from onnxtile.fitting.network import FitKernel, FitTensor
 from onnxtile.fitting.read_network import KernelSource
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.strips import FitSchedule, PatchRange
-from onnxtile.fusion.record import calls_inside, renew_records
 from onnxtile.kernels.kernel_graph import LivePart, union
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
@@ -454,6 +453,8 @@ def inline(model: ir.Model) -> None:
 
     functions = [function for function in model.functions.values() if is_written_out(function)]
     if functions:
+        from onnxtile.fusion.record import calls_inside, renew_records  # few models have functions
+
         inside = calls_inside(model, functions)
         inline_calls(model, is_written_out)
         renew_records(model, inside)

@@ -137,6 +137,12 @@ def compared_with(use: Use) -> Domain | None:
     return Domain(choices=tuple(int(number) for number in tensor.numpy().ravel()))
 
 
+def divisor(use: Use) -> Domain | None:
+    """Allow no zero as the divisor of whole numbers, which ends the run."""
+    value = use.node.inputs[use.position]
+    return Domain(low=1) if value is not None and value.dtype is not None and value.dtype.is_integer() else None
+
+
 def any_shape(use: Use) -> Domain:
     """Allow a shape that any tensor can be given: ones, and what is left last."""
     return Domain(fixed=(*(1,) * (use.length - 1), -1))

@@ -476,8 +476,12 @@ def heights(problem: OrderingProblem, order: Sequence[int]) -> list[int]:
 def bound_of(problem: OrderingProblem, during: Sequence[int]) -> int:
     """Return the bytes that every order needs at a peak of the given order, whose live bytes are `during`, or to run any one node."""
     peak = max(during, default=0)
-    at = islice((node for node, bytes_of in enumerate(during) if bytes_of == peak), _MOST_PEAKS)
-    return max(problem.floor, *map(problem.forced, at), 0)
+    bound = max(problem.floor, 0)
+    for node in islice((node for node, bytes_of in enumerate(during) if bytes_of == peak), _MOST_PEAKS):
+        if bound >= peak:  # no bound is higher
+            break
+        bound = max(bound, problem.forced(node))
+    return bound
 
 
 def _in_stretches(problem: OrderingProblem, budget: int) -> tuple[int, ...]:

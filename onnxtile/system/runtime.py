@@ -333,7 +333,8 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         if match is None:
             raise ModelError(f"onnxruntime cannot {self._verb} the model: {_PLACE.sub('', reason)}") from error
         raise ModelError(
-            f"a {match['operator']} has a result of shape {{{match['computed']}}} with these inputs, and {{{match['given']}}} in the model",
+            f"the operator {match['operator']} has a result of shape {{{match['computed']}}} with these inputs, "
+            f"and {{{match['given']}}} in the model",
             hint="the numbers in an input decide it: give inputs that the model is made for, with --inputs FILE.npz",
         ) from error
 

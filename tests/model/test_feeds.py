@@ -96,6 +96,13 @@ def test_other_integers_are_0_or_1(text: Text) -> None:
     assert set(feeds(model)["b"].tolist()) == {False, True}
 
 
+@pytest.mark.parametrize("node", ["Div", "Mod"])
+def test_a_divisor_of_integers_is_not_zero(text: Text, node: str) -> None:
+    model = load(text(f"g (int32[40] i, int32[40] d) => (int32[40] y) {{ y = {node}(i, d) }}"))
+    assert set(feeds(model)["d"].tolist()) == {1, 2}
+    assert set(feeds(model)["i"].tolist()) == {0, 1}
+
+
 def test_defaults_are_not_fed(text: Text) -> None:
     model = load(text("g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }", opset=7))
     assert list(feeds(model)) == ["x"]

@@ -71,7 +71,9 @@ FAMILY = Family(
         *_UNARY.rows("Ceil Floor", numbers=RISING),
         *_UNARY.rows("Celu HardSwish Mish", work=each(5), saves=saves.first),
         *_BINARY.rows("Clip", over=FIRST, work=Operations(clip_operations), saves=saves.first, numbers=COMPUTED),
-        *_BINARY.rows("Div", saves=saves.quotient, numbers=SizeNumbers(falling=frozenset({1}))),
+        *_BINARY.rows(
+            "Div", saves=saves.quotient, numbers=SizeNumbers(falling=frozenset({1})), takes={1: takes.divisor}
+        ),
         *_UNARY.rows("Elu Sigmoid", work=each(4), saves=saves.result),
         *_BINARY.rows(
             "Equal",
@@ -91,7 +93,7 @@ FAMILY = Family(
             "Max Min", work=Operations(several_operations), saves=saves.operands, numbers=RISING, commutes=True
         ),
         *_BINARY.rows("Mean Sum", work=Operations(several_operations), saves=saves.nothing, commutes=True),
-        *_BINARY.rows("Mod", numbers=COMPUTED),
+        *_BINARY.rows("Mod", numbers=COMPUTED, takes={1: takes.divisor}),
         *_BINARY.rows("Mul", saves=saves.other_factor, numbers=RISING, commutes=True),
         *_UNARY.rows("Neg", saves=saves.nothing, numbers=SizeNumbers(falling=frozenset({0}))),
         *_UNARY.rows("Not", numbers=SizeNumbers(falling=frozenset({0})), truths=True),

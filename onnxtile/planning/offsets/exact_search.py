@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import cycle
+from typing import ClassVar
 
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import exact_descent as descent
@@ -19,8 +20,9 @@ from onnxtile.system.dataclass import dataclass
 
 Descend = Callable[[SearchState, int, int, int], tuple[int, int]]
 
-COMPILE_FROM, LOAD_FROM = 5_000_000, 500_000
-"""Looks after which compiling pays, which plain Python does in one or two seconds; and those after which loading what is compiled pays."""
+COMPILE_FROM, LOAD_FROM, USE_FROM = 5_000_000, 500_000, 5_000
+"""Looks of one problem after which compiling pays, which plain Python does in one or two seconds; looks of all problems of a process after
+which loading what is compiled pays; and those of one problem after which what is loaded is used."""
 
 _SHORT, _LEAST = 1.3, 200
 """Placements of a short search: a multiple of the number of buffers, at least _LEAST so that small problems are searched completely."""
@@ -98,10 +100,13 @@ class RestartSchedule:
 
 
 class Runner:
-    """Runs searches on one state: as plain Python for the first `COMPILE_FROM` looks, then compiled where numba is installed.
+    """Runs searches on one state: as plain Python for the first looks, then compiled where numba is installed.
 
     `lengths` are the lengths of the live ranges, by buffer of the state.
     """
+
+    spent: ClassVar[int] = 0
+    """The looks of all runners of this process: fit places hundreds of small problems, none of which pays for loading alone."""
 
     def __init__(self, state: SearchState, lengths: Sequence[int]) -> None:
         self._state = state
@@ -129,7 +134,7 @@ class Runner:
 
     def _search(self, restarts: RestartSchedule, capacity: int, budget: SearchBudget, least: int) -> int:
         """Run the next search of `restarts`, until the budget is down to `least` looks; return its ending."""
-        if self._run is descent.descend and self._looks >= LOAD_FROM and self._pays_to_compile():
+        if self._run is descent.descend and self._looks >= USE_FROM and self._pays_to_compile():
             self._state = as_arrays(self._state)
             self._run = compiled.function(descent, "descend", allocates=False)
         nodes, does_teach = restarts.next()
@@ -144,15 +149,18 @@ class Runner:
         if does_teach:
             order.failures = [int(failures) for failures in self._state.failures]
         self._looks += int(looks)
+        Runner.spent += int(looks)
         budget.take(int(looks))
         return int(ended)
 
     def _pays_to_compile(self) -> bool:
-        return compiled.is_available() and (self._looks >= COMPILE_FROM or self._is_compiled)
+        if compiled.is_loaded(descent, "descend"):
+            return True
+        return Runner.spent >= LOAD_FROM and compiled.is_available() and (self._looks >= COMPILE_FROM or self._is_kept)
 
     @cached_property
-    def _is_compiled(self) -> bool:
-        return compiled.is_loaded(descent, "descend") or compiled.is_kept(descent, "descend")
+    def _is_kept(self) -> bool:
+        return compiled.is_kept(descent, "descend")
 
 
 MAX_BUFFERS = 3_000

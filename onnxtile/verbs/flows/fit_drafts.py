@@ -25,15 +25,12 @@ from onnxtile.fitting.rewrites.rewrite import ModelRewrite, TokenCuts, Unblocked
 from onnxtile.fitting.search import SLIGHT, Descent, FitTarget, attempts
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import placing_problem, wrap, write
-from onnxtile.fusion.fuse import fuse
-from onnxtile.fusion.pattern import chosen_patterns
 from onnxtile.model.binding import LeadingSizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import is_quantised
 from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
-from onnxtile.planning.movement.plan import plan_with_movement
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
 from onnxtile.planning.planners import find_planner
@@ -42,13 +39,9 @@ from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
 from onnxtile.shapes.resolve import Shapes, known_shapes, resolve
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.long_work import within
-from onnxtile.tiling.contraction import none_known
-from onnxtile.tiling.limits import TilingPolicy
-from onnxtile.tiling.tile import tile
 from onnxtile.verbs.fit import CurveOptions, FitOptions
 from onnxtile.verbs.flows.kernels import choose_kernels
 from onnxtile.verbs.flows.results import ModelPlan
-from onnxtile.verbs.flows.tile import raised_to_join
 from onnxtile.verbs.plan import PlanOptions
 
 if TYPE_CHECKING:
@@ -314,6 +307,8 @@ class WrittenSchedule:
 
     def moved(self, settings: PlanSettings) -> WrittenSchedule:
         """Return the model with the copies between two memories, and its plan, which has passed the check. Raises Infeasible."""
+        from onnxtile.planning.movement.plan import plan_with_movement  # few plans have a movement
+
         model, counted = with_islands(self.written.model)
         self.subject.options.progress("planning")
         moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
@@ -345,6 +340,11 @@ def written_model(subject: FitSubject, schedule: FitSchedule) -> WrittenModel:
         shapes = fuse_pieces(model, shapes)
     tiled = None
     if options.limits is not None:
+        from onnxtile.tiling.contraction import none_known  # few fits tile
+        from onnxtile.tiling.limits import TilingPolicy
+        from onnxtile.tiling.tile import tile
+        from onnxtile.verbs.flows.tile import raised_to_join
+
         options.progress("tiling")
         policy = TilingPolicy()
         ready = raised_to_join(model, shapes, options.limits, policy, none_known, run=False)
@@ -413,6 +413,9 @@ def running_nodes(model: ir.Model, constants: Constants) -> int:
 
 def fuse_pieces(model: ir.Model, shapes: Shapes) -> Shapes:
     """Fuse a model of known `shapes` (in place) as `onnxtile fuse` does by default; return its shapes."""
+    from onnxtile.fusion.fuse import fuse  # a fit without it reads no patterns
+    from onnxtile.fusion.pattern import chosen_patterns
+
     fuse(model, chosen_patterns(()), shapes=lambda: known_shapes(model, shapes), through=True)
     # Values inside the functions of meta-ops are new.
     return resolve(model, run=True)
