@@ -292,6 +292,12 @@ class _Planned:
             return
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
+        direction = node.attributes.get_string("direction", "forward")
+        if node.op_type == "LSTM" and direction != "forward" and node.outputs[0].name and node not in self._own:
+            # The kernel of emx-onnx-cgen 1.4 stores the states of the way back in the order in which it computes them.
+            raise UsageError(
+                f"no C is written for {name!r}: the kernel of an LSTM with direction {direction!r} is wrong"
+            )
         if self._is_streamed(node) or self._is_moved(node) or self._is_appended(node):
             return
         if node.op_identifier() in self._model.functions:

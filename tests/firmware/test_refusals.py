@@ -15,6 +15,8 @@ from onnxtile import cli
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
 from onnxtile.firmware import write
+from onnxtile.system.errors import UsageError
+from tests.firmware.test_program import built
 
 NEG = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
 MODELS = {
@@ -94,3 +96,14 @@ def test_too_many_weights_for_a_text_are_told_to_go_to_a_file(
     line = refused(["--emit", "net.c"], monkeypatch, capsys)
     assert "16 bytes of weights" in line and 'weights = "file"' in line
     assert files_of(tmp_path) == {"model.onnx"}
+
+
+@pytest.mark.parametrize(("direction", "ways"), [("bidirectional", 2), ("reverse", 1)])
+def test_the_states_of_an_lstm_on_the_way_back_have_no_kernel(direction: str, ways: int) -> None:
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    back (float[5,1,3] x, float[{ways},16,3] w, float[{ways},16,4] r) => (float[5,{ways},1,4] y)
+    {{ y = LSTM<hidden_size = 4, direction = "{direction}">(x, w, r) }}
+    """
+    with pytest.raises(UsageError, match=f"the kernel of an LSTM with direction '{direction}' is wrong"):
+        built(onnx.parser.parse_model(text))

@@ -274,6 +274,29 @@ def test_a_quantised_resize_whose_pieces_would_round_otherwise_stays_whole(scale
         onnxtile.fit(_resized('Resize<mode="linear">(f,,scales)', scales=scales), capacity="1KiB")
 
 
+DYNAMIC = """
+g (float[1,3,24,12] x) => (float[1,4,n,m] y) {
+    [stem] a = Conv<pads=[1,1,1,1]>(x, w0)
+    [scale] b, s, z = DynamicQuantizeLinear(a)
+    [next] c = ConvInteger<pads=[1,1,1,1], strides=[2,2]>(b, w1, z)
+    d = Cast<to=1>(c)
+    y = Mul(d, s)
+}"""
+
+
+def test_a_scale_that_comes_from_all_rows_lets_its_tensor_be_there_in_pieces() -> None:
+    weights = np.random.default_rng(0).integers(0, 16, (4, 16, 3, 3)).astype(np.uint8)
+    proto = model(DYNAMIC, w0=(16, 3, 3, 3), w1=weights)
+    x = np.random.default_rng(1).standard_normal((1, 3, 24, 12)).astype(np.float32)
+    cut, _ = cut_into_strips(proto, 4, exact=True)
+    assert [node.op_type for node in cut.graph.node].count("ReduceMax") > 4
+    assert np.array_equal(run(proto, x), run(cut, x))
+    fitted = onnxtile.fit(proto, capacity="smallest", tolerance="exact")
+    # The floats wait for their scale, and the integers are made strip by strip.
+    assert fitted.before.arena >= 24 * 12 * 16 * 5 > fitted.after.arena
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
 def test_channels_behind_columns_say_why() -> None:
     proto = _chain("QLinearAveragePool", 12, 1, [1, 1, 1, 1])
     del proto.graph.node[:2]

@@ -523,6 +523,42 @@ def _write_quantised(edit: ModelEdit, node: ir.Node, stored: StoredIntegers, axe
     _take_over(edit, node, total, after)
 
 
+# The scale of a DynamicQuantizeLinear comes from the least and the largest element alone, which are found part by part.
+#
+# So its operand may be there in pieces, each of which is quantised by itself. The scale is that of the same operator on both elements.
+
+
+def scale_by_extremes(edit: ModelEdit) -> list[ir.Node]:
+    """Let each DynamicQuantizeLinear of a tensor that matters read its least and largest element; return those that went.
+
+    The tensor is quantised by their scale, element by element. Every result is equal to the last bit.
+    """
+    changed = []
+    for node in list(edit.model.graph):
+        source = node.inputs[0] if node.op_type == "DynamicQuantizeLinear" and node.domain in STANDARD else None
+        sizes = None if source is None else edit.sizes(source)
+        if source is None or not sizes or edit.bytes(source) <= edit.least:
+            continue
+        rank, stem = len(sizes), node.outputs[0].name
+        ends: list[ir.Value] = []
+        for op in ("ReduceMin", "ReduceMax"):
+            # Each row has its own, so that pieces of tokens make them; those of all rows are few.
+            rows = sum_over(edit, node, op, source, [rank - 1], (*sizes[:-1], 1))
+            ends.append(sum_over(edit, node, op, rows, list(range(rank)), (1,) * rank))
+        both = edit.value(f"{stem}/extremes", (2, *(1,) * (rank - 1)), ir.DataType.FLOAT)
+        edit.add(node, "Concat", ends, both, [ir.AttrInt64("axis", 0)])
+        kinds = (edit.sizes(both) or (), ir.DataType.UINT8), ((), ir.DataType.FLOAT), ((), ir.DataType.UINT8)
+        found = [edit.value(f"{stem}/scale{place}", *kind) for place, kind in enumerate(kinds)]
+        edit.again(node, node, [both], found)
+        integers = edit.value(f"{stem}/integers", sizes, ir.DataType.UINT8)
+        edit.add(node, "QuantizeLinear", [source, *found[1:]], integers)
+        for old, new in zip(node.outputs, (integers, *found[1:]), strict=True):
+            edit.replace(old, new)
+        edit.model.graph.remove(node, safe=True)
+        changed.append(node)
+    return changed
+
+
 # Normalisations over rows become two sums, which are added up strip by strip, and elementwise operators, which run strip by strip.
 #
 # The first sum gives the mean. The second is that of the squares of what is left without the mean, as in the usual two passes: the

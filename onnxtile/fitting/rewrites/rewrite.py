@@ -14,6 +14,7 @@ from onnxtile.fitting.rewrites.means import (
     mean_before_sum,
     pool_before_convolution,
     run_again,
+    scale_by_extremes,
     second_passes,
     sum_means,
     sum_norms,
@@ -67,6 +68,9 @@ class UnblockedModel:
     rewrites: tuple[ModelRewrite, ...]
 
 
+_OF_EXTREMES = "its scale is that of the least and the largest element"
+
+
 def unblock(
     original: ir.Model, shapes: Shapes, *, exact: bool, more_macs: bool = True, keeps_means: bool = False
 ) -> UnblockedModel | None:
@@ -114,6 +118,8 @@ def unblock(
         _note(rewrites, "rewrite", "rows are resized or mirrored before columns", copies)
         means = sum_quantised_means(edit) if not exact and more_macs else []
         _note(rewrites, "rewrite", "the mean is a sum of integers", means)
+        scales = scale_by_extremes(edit)
+        _note(rewrites, "rewrite", _OF_EXTREMES, scales)
         if copies or means:
             edit.drop_unread()
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
@@ -271,12 +277,16 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
     if not heads and not any(is_recurrent(node) or is_attention(edit, node) for node in apart.graph):
         return None
     read_by_rows(edit)
+    # Heads are joined before they are quantised.
+    edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
+    scales = scale_by_extremes(edit)
     edit.drop_unread()
     if is_quantised(apart):
         edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
         join_islands(edit)
     rewrites: list[ModelRewrite] = []
     _note(rewrites, "rewrite", "attention is written as products", plain)
+    _note(rewrites, "rewrite", _OF_EXTREMES, scales)
     _note(rewrites, "heads", "one head after the other", heads)
     return TokenCuts(apart, known_shapes(apart, edit.shapes), tuple(rewrites))
 

@@ -299,6 +299,10 @@ _DEEPEST = 12
 """Nodes between a product and the node that takes a part of its result, at most; those that quantise or dequantise are not counted."""
 
 
+_OF_PARTS = frozenset({"converts", "permutes", "renames"})
+"""The ways in which operators move the elements of a part alone."""
+
+
 class _NotPacked(Exception):
     """A part of a tensor is not a product with a part of constant weights."""
 
@@ -374,7 +378,7 @@ class _PartMaker:
         if node is None or sizes is None or depth > _DEEPEST or has_body(node) or len(node.outputs) > 1:
             raise _NotPacked
         is_product, is_converted = self.edit.has_weights(node), converts(node)
-        is_moved = is_converted or movement_of(node) in {"renames", "permutes"} or node.op_type in {"Add", "Mul"}
+        is_moved = is_converted or node.op_type in {"Add", "Mul"} or movement_of(node) in _OF_PARTS
         if not is_product and not is_moved:
             raise _NotPacked
         links = self.edit.links(node, axis)

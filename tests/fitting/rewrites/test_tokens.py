@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
@@ -167,6 +168,17 @@ def in_pieces(made: ir.Model, count: int, counts: Mapping[int, int] = MappingPro
     found = cuts.cut(count, counts)
     assert found is not None
     return found[0]
+
+
+def test_dynamically_quantised_attention_runs_by_heads_and_pieces_of_tokens(tmp_path: Path) -> None:
+    onnx.save(packed("split"), tmp_path / "floats.onnx")
+    quantize_dynamic(tmp_path / "floats.onnx", tmp_path / "dynamic.onnx", weight_type=QuantType.QInt8)
+    cut = in_pieces(load(tmp_path / "dynamic.onnx"), 4)
+    assert {rewrite.kind for rewrite in cut.rewrites} == {"heads", "rewrite", "tokens"}
+    # The joined heads are quantised piece by piece, with the scale of their least and largest element.
+    kinds = [node.op_type for node in cut.model.graph]
+    assert (kinds.count("Softmax"), kinds.count("QuantizeLinear")) == (3 * 4, 4)
+    assert onnxtile.verify(tmp_path / "dynamic.onnx", cut.model).equal
 
 
 def test_a_tensor_without_independent_heads_stays() -> None:
