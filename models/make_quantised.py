@@ -50,13 +50,10 @@ def _random(given: onnxruntime.NodeArg, generator: np.random.Generator) -> np.nd
 def _static(
     form: QuantFormat, activations: QuantType, weights: QuantType, per_channel: bool
 ) -> Callable[[Path, Path], None]:
-    # Where a processor has no dot product of bytes, onnxruntime adds two products of uint8 and int8 in 16 bits: weights of 7 bits fit.
-    reduced = activations == U8 and weights == S8
-
     def make(source: Path, target: Path) -> None:
         quantize_static(
-            source, target, RandomInputs(source), quant_format=form, per_channel=per_channel, reduce_range=reduced,
-            activation_type=activations, weight_type=weights,
+            source, target, RandomInputs(source), quant_format=form, per_channel=per_channel, activation_type=activations,
+            weight_type=weights,
         )  # fmt: skip
 
     return make
