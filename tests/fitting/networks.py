@@ -34,10 +34,11 @@ def search_within(regions: Regions, wanted: FitTarget) -> FitSchedule | None:
 
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:
-    """Return the quickest schedule on the way down within the capacity; where none is, or none is wanted, the one with the least peak."""
+    """Return the quickest schedule that is found within the capacity; where none is, or none is wanted, the one with the least peak."""
     way = Descent(regions, wanted, progress)
-    found = None if wanted.capacity is None else next(way.within(wanted.capacity), None)
-    return found or way.all_points()[-1]
+    if wanted.capacity is None:
+        return way.all_points()[-1]
+    return way.quickest(wanted.capacity) or next(way.within(wanted.capacity), None) or way.all_points()[-1]
 
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
