@@ -234,7 +234,7 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
     assert searched and all(done <= total for done, total in searched)
     assert any(stage == f"{points[0]}: writing" for stage, _, _ in told)
     told.clear()
-    onnxtile.fit(model, capacity="4KiB", budget="0%", verify=False, progress=tell)
+    onnxtile.fit(model, capacity="smallest", budget="0%", verify=False, progress=tell)
     stages = [*dict.fromkeys(stage for stage, _, _ in told if stage.endswith("searching"))]
     assert stages[0] == "searching"
     assert len(stages) > 2 and all(re.fullmatch(r"[\d,]+ bytes after \d+ s: searching", stage) for stage in stages[1:])

@@ -14,7 +14,7 @@ import pytest
 
 from onnxtile import api
 from onnxtile.inspection import trace as traced_bytes
-from onnxtile.model import submodel
+from onnxtile.model import exact_products
 from onnxtile.model.feeds import write_arrays
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
 from onnxtile.system.runtime import Session
@@ -75,7 +75,7 @@ def test_what_no_chosen_node_needs_is_not_run(monkeypatch: pytest.MonkeyPatch) -
             ran.append(self.outputs)
             return super().run(feeds, outputs)
 
-    monkeypatch.setattr(submodel, "Session", Spy)
+    monkeypatch.setattr(exact_products, "Session", Spy)
     result = api.trace(CHAIN, ["Exp"])
     assert ran == [["b"]]
     assert list(result.arrays) == ["b"]

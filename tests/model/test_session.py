@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxtile.arena.memory import TensorMemory
-from onnxtile.model import session
+from onnxtile.model import exact_products, session
 from onnxtile.model.feeds import sample_feeds
 from onnxtile.model.load import load
 from onnxtile.model.save import save
@@ -316,7 +316,7 @@ def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) 
             made.append(weakref.ref(self._session._sess))
             assert sum(one() is not None for one in made) <= 2
 
-    monkeypatch.setattr(session, "Session", Noted)
+    monkeypatch.setattr(exact_products, "Session", Noted)
     pieces.run_in_place({"x": x.binding}, {model.graph.outputs[0].name or "": y.binding})
     pieces.run({"x": np.ones(x.shape, np.float32)})
     assert len(made) == 2 * len(pieces._pieces)
@@ -326,7 +326,7 @@ def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) 
 def test_pieces_of_a_model_that_is_not_large_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ir.from_proto(MAKERS["wide"](200))
     pieces = SplitSession(model)
-    monkeypatch.setattr(session, "Session", None)
+    monkeypatch.setattr(exact_products, "Session", None)
     feeds = sample_feeds(model, known, seed=1)
     first, second = pieces.run(feeds), pieces.run(feeds)
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
