@@ -26,9 +26,8 @@ READER_GONE = 141
 _DEFERRED = (
     *("sympy", "onnx_ir._symbolic_shapes", "pydantic"),
     *("google.protobuf.json_format", "google.protobuf.text_format"),
-    *("hashlib", "html"),
 )
-"""Modules that are executed at their first use: for expressions of symbols, which few models have, texts of users, digests, pages."""
+"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for texts that users write."""
 
 
 def main() -> None:

@@ -251,7 +251,7 @@ class ModelEdit:
         return self.add(before, "Concat", parts, whole, [ir.AttrInt64("axis", axis)])
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Let every reader of `old`, and the outputs of the graph, take `new`, which gets the name: it is no input of the graph."""
+        """Let readers of `old` and the outputs of the graph take `new`, which gets the name of `old`. Do not pass an input of the graph."""
         name = old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         old.name, new.name = None, name

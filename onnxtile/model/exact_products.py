@@ -23,7 +23,7 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array, Session
 
 _SHIFT = 128
-"""What an int8 number and its zero point are raised by."""
+"""The number added to an int8 operand and to its zero point."""
 
 
 def exact_session(
@@ -34,7 +34,10 @@ def exact_session(
     pooled: bool = True,
     weights: Iterable[tuple[str, Array]] = (),
 ) -> Session:
-    """Return a session of `model`, whose bytes are `content`, as `Session` does, but sums of products of integers do not saturate."""
+    """Return a session of `model`, whose bytes are `content`, as `Session` does, but sums of products of integers do not saturate.
+
+    Raises ModelError with onnxruntime's reason where it refuses the model.
+    """
     nodes = all_nodes(model) if isinstance(model, ir.Model) else _proto_nodes(model)
     if any(_product(node) is not None for node in nodes) and sums_saturate():
         content = unsigned_products(content)
