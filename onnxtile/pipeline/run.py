@@ -47,10 +47,6 @@ from onnxtile.verbs.run import RunCommand, RunOptions
 
 # The start of worker processes: a terminal's signals to its whole group reach this process alone, with which they end.
 
-
-# Workers of a pipeline: threads or processes of this machine, by joblib, or of a cluster.
-
-
 _OF_TERMINALS = ("SIGINT", "SIGHUP")
 """By name: Windows lacks the last."""
 
@@ -144,7 +140,7 @@ def _end(_signal: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(_CODE)
 
 
-# Who does the work, and how the results come back.
+# Workers of a pipeline, threads or processes of this machine, by joblib, or of a cluster; and how the results come back.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -276,7 +272,7 @@ def _require_answer(address: str | None) -> None:
     asyncio.run(shake_hands())
 
 
-# Models through a pipeline: one through the steps in order, the budgets and the files; many, one after the other or side by side.
+# One model through the steps of a pipeline in order, then its budgets and its files.
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxtile.model.formula import read_size
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.layout import arenas, rows_with_bodies, runs
 from onnxtile.report.words import is_kept, tensor_type
 from onnxtile.system.dataclass import dataclass
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _LANGUAGE = """\
 #ifndef ${P}_H
@@ -247,9 +250,6 @@ def _described(value: TableValue, table: RunTable) -> str:
 
 
 FORMAT = Format("header", ".h", _write, "a C header (C99, C++11): offsets, shapes, and the nodes in order")
-
-
-# The tables of a C header: tensors by index, nodes in order, and what they read, write and are told.
 
 
 # Parts of C sources: comments, texts, numbers and lists.
@@ -488,31 +488,11 @@ def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
     return state["size"] // pitch, pitch
 
 
-ELEMENT_BYTES = {
-    "FLOAT": 4,
-    "INT32": 4,
-    "UINT32": 4,
-    "DOUBLE": 8,
-    "INT64": 8,
-    "UINT64": 8,
-    "COMPLEX64": 8,
-    "COMPLEX128": 16,
-}
-ELEMENT_BYTES |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
-"""Bytes of an element of more than one, by type."""
-
-_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
-"""Bits of an element of less than a byte, by type."""
-
-TYPES = (
-    *("", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE"),
-    *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2"),
-    *("FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2"),
-)
-"""Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
-
 KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
 """Kinds of tensors, by their numbers in the header."""
+
+
+# The tables of a C header: tensors by index, nodes in order, and what they read, write and are told.
 
 
 def tables(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
@@ -545,13 +525,18 @@ def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str
 
 
 def _types(table: RunTable) -> list[tuple[str, int]]:
-    """Return the element types in use; a workspace has the type 0."""
-    used = sorted({_type(value) for value in table.values} | {0})
-    return [(f"TYPE_{TYPES[number] or 'NONE'}", number) for number in used]
+    """Return the element types in use, with their numbers in ONNX; a workspace has the type 0."""
+    used = {dtype.value: dtype.name for value in table.values if (dtype := _dtype(value)) is not None}
+    return [("TYPE_NONE", 0), *((f"TYPE_{name}", number) for number, name in sorted(used.items()))]
 
 
-def _type(value: TableValue) -> int:
-    return TYPES.index(value.dtype) if value.dtype in TYPES else 0
+def _dtype(value: TableValue) -> ir.DataType | None:
+    """Return the element type of `value`; None where it is not known."""
+    if not value.dtype or value.dtype == "UNDEFINED":
+        return None
+    from onnx_ir import DataType  # a bare problem has no types, and its pictures and files take no time to load it
+
+    return DataType.__members__.get(value.dtype)
 
 
 _TENSOR = """
@@ -595,7 +580,8 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
     alias = -1 if value.alias is None else f"{prefix}_I_{names[value.alias]}"
     kind = KINDS.index(value.kind) if value.kind in KINDS else 0
     rank = -1 if value.shape is None else len(value.shape)
-    types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
+    dtype = _dtype(value)
+    types = f"{prefix}_TYPE_{'NONE' if dtype is None else dtype.name}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
     sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
     address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
     return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
@@ -610,9 +596,8 @@ def _bytes(value: TableValue) -> int:
 
 def element_bits(value: TableValue) -> int:
     """Return the bits of an element of `value`, 0 where they are not known."""
-    if not value.dtype or value.dtype == "STRING":
-        return 0
-    return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
+    dtype = _dtype(value)
+    return 0 if dtype is None or dtype.name == "STRING" else dtype.bitwidth
 
 
 _ATTRIBUTE = """
