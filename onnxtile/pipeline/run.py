@@ -360,7 +360,7 @@ def _applied(
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
-        state = _next_state(state, done)
+        state = state if done.model is None else replace(state, model=done.model)
     reached = figures(results)
     budgets = (*pipeline.budgets.of(source).judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
@@ -378,10 +378,6 @@ def _done(step: PipelineStep, state: ModelSoFar, limits: RunLimits) -> StepResul
         except OnnxtileError as error:
             error.say(f"{step.name}: {error.message}", error.hint)
             raise
-
-
-def _next_state(state: ModelSoFar, done: StepResult) -> ModelSoFar:
-    return state if done.model is None else replace(state, model=done.model)
 
 
 def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:
@@ -475,7 +471,7 @@ def _side_by_side(
     """Yield the reports as they come; models that were lost with a worker are tried again, each in a separate process."""
     left = dict.fromkeys(models)
     try:
-        for report in workers.each(partial(_report_of, pipeline, destination), models):
+        for report in workers.each(partial(run_one, pipeline, destination=destination), models):
             del left[report.model]
             yield report
     except OnnxtileError:
@@ -488,14 +484,10 @@ def _side_by_side(
             yield _run_alone(pipeline, model, destination, lost)
 
 
-def _report_of(pipeline: Pipeline, destination: Destination, model: Path) -> Report:
-    return run_one(pipeline, model, destination)
-
-
 def _run_alone(pipeline: Pipeline, model: Path, destination: Destination, lost: str) -> Report:
     try:
         # With two jobs for one model, joblib takes a process for it even so.
-        return next(Workers(2).each(partial(_report_of, pipeline, destination), [model]))
+        return next(Workers(2).each(partial(run_one, pipeline, destination=destination), [model]))
     except BrokenProcessPool:
         if not destination.dry_run:
             remove_stale(destination.files(pipeline, model), model)

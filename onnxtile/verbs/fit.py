@@ -289,7 +289,7 @@ class FitOptions(CurveOptions):
         if len(sizes) > 2:
             raise about_options(
                 "{capacity} is given for more than two memories",
-                hint="give those of the fast memory, and of the slow one behind it",
+                hint="give those of the fast memory, and of the slow one after it",
             )
         return sizes
 

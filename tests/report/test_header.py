@@ -17,7 +17,7 @@ import pytest
 import onnxtile
 from onnxtile import api
 from onnxtile.report.format import PlanJson, RenderOptions
-from onnxtile.report.formats.to_header import FORMAT, comment, identifiers, literal, run_table
+from onnxtile.report.formats.to_header import FORMAT, TYPES, comment, identifiers, literal, run_table
 from onnxtile.system.runtime import Array, Session
 from onnxtile.verbs.flows.results import PlannedModel
 from tests.conftest import ROOT
@@ -99,6 +99,11 @@ def test_an_index_finds_type_and_shape(language: str, plan: Plan, tmp_path: Path
         shape = buffers[name]["shape"]
         number = onnx.TensorProto.DataType.Value(buffers[name]["dtype"])
         assert list(map(int, line.split())) == [number, len(shape), *shape]
+
+
+def test_element_types_have_their_numbers_in_onnx() -> None:
+    for name, number in onnx.TensorProto.DataType.items():
+        assert name == "UNDEFINED" or TYPES[number] == name
 
 
 @pytest.mark.parametrize("language", ["c90", "c++98"])

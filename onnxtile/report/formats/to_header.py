@@ -16,16 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, count
 from math import prod
 from string import Template
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from onnxtile.model.formula import read_size
 from onnxtile.report.format import Format, PlanJson, RenderOptions
 from onnxtile.report.layout import arenas, rows_with_bodies, runs
 from onnxtile.report.words import is_kept, tensor_type
 from onnxtile.system.dataclass import dataclass
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 _LANGUAGE = """\
 #ifndef ${P}_H
@@ -76,7 +73,7 @@ def _unit(value: TableValue, alignment: int) -> int:
 
 
 def _block(arena: str) -> str:
-    """Return the name of an arena in macros, which differs from all other macros, also with _SIZE behind it."""
+    """Return the name of an arena in macros, which differs from all other macros, also with _SIZE after it."""
     name = identifier(arena).upper()
     return f"{name}_ARENA" if name == "COUNT" or name.split("_")[-1] == "SIZE" else name
 
@@ -337,7 +334,7 @@ ABSENT = -1
 """The index of an operand or result that is left out."""
 
 _COPY_FIELDS = ("bytes", "step", "target_free", "source_ready", "before", "source_until")
-"""The fields of a copy between memories behind its source and its result, in the order of the C struct (_COPY)."""
+"""The fields of a copy between memories after its source and its result, in the order of the C struct (_COPY)."""
 
 
 @dataclass(frozen=True)
@@ -488,6 +485,25 @@ def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
     return state["size"] // pitch, pitch
 
 
+_BITS: Mapping[str, int] = {
+    **{"": 0, "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "STRING": 0},
+    **{"BOOL": 8, "FLOAT16": 16, "DOUBLE": 64, "UINT32": 32, "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128},
+    **{"BFLOAT16": 16, "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8},
+    **{
+        "UINT4": 4,
+        "INT4": 4,
+        "FLOAT4E2M1": 4,
+        "FLOAT8E8M0": 8,
+        "UINT2": 2,
+        "INT2": 2,
+        "FLOAT6E2M3": 6,
+        "FLOAT6E3M2": 6,
+    },
+}
+"""Bits of an element by its type, 0 where they are not fixed."""
+TYPES = tuple(_BITS)
+"""Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
+
 KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
 """Kinds of tensors, by their numbers in the header."""
 
@@ -525,18 +541,13 @@ def _indices(table: RunTable, names: Sequence[str], prefix: str) -> Iterator[str
 
 
 def _types(table: RunTable) -> list[tuple[str, int]]:
-    """Return the element types in use, with their numbers in ONNX; a workspace has the type 0."""
-    used = {dtype.value: dtype.name for value in table.values if (dtype := _dtype(value)) is not None}
-    return [("TYPE_NONE", 0), *((f"TYPE_{name}", number) for number, name in sorted(used.items()))]
+    """Return the element types in use; a workspace has the type 0."""
+    used = sorted({_type(value) for value in table.values} | {0})
+    return [(f"TYPE_{TYPES[number] or 'NONE'}", number) for number in used]
 
 
-def _dtype(value: TableValue) -> ir.DataType | None:
-    """Return the element type of `value`; None where it is not known."""
-    if not value.dtype or value.dtype == "UNDEFINED":
-        return None
-    from onnx_ir import DataType  # a bare problem has no types, and its pictures and files take no time to load it
-
-    return DataType.__members__.get(value.dtype)
+def _type(value: TableValue) -> int:
+    return TYPES.index(value.dtype) if value.dtype in TYPES else 0
 
 
 _TENSOR = """
@@ -580,8 +591,7 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
     alias = -1 if value.alias is None else f"{prefix}_I_{names[value.alias]}"
     kind = KINDS.index(value.kind) if value.kind in KINDS else 0
     rank = -1 if value.shape is None else len(value.shape)
-    dtype = _dtype(value)
-    types = f"{prefix}_TYPE_{'NONE' if dtype is None else dtype.name}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
+    types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
     sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
     address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
     return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
@@ -596,8 +606,7 @@ def _bytes(value: TableValue) -> int:
 
 def element_bits(value: TableValue) -> int:
     """Return the bits of an element of `value`, 0 where they are not known."""
-    dtype = _dtype(value)
-    return 0 if dtype is None or dtype.name == "STRING" else dtype.bitwidth
+    return _BITS.get(value.dtype or "", 8)
 
 
 _ATTRIBUTE = """
