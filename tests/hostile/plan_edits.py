@@ -7,13 +7,10 @@ end without an error of its own. Plans without edits must be accepted.
 
 from __future__ import annotations
 
-import atexit
 import copy
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -160,33 +158,33 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Base:
-    """A plan of one kind, and the file of its model."""
+    """A plan of one kind, and the bytes of its model."""
 
     kind: str
-    model: Path
+    model: bytes
     document: Document
 
     def refusal(self, document: Document) -> str | None:
         """Return the first line in which the check refuses `document`; None where it accepts it."""
-        file = self.model.with_suffix(".json")
-        file.write_text(json.dumps(document))
-        try:
-            failures = onnxtile.check_plan(str(self.model), str(file)).failures
-        except OnnxtileError as error:
-            return str(error)
+        with TemporaryDirectory(prefix="onnxtile-plan-edits.") as folder:
+            model, plan = Path(folder) / "net.onnx", Path(folder) / "plan.json"
+            model.write_bytes(self.model)
+            plan.write_text(json.dumps(document))
+            try:
+                failures = onnxtile.check_plan(str(model), str(plan)).failures
+            except OnnxtileError as error:
+                return str(error)
         return str(failures[0]) if failures else None
 
 
 @cache
 def base(kind: str) -> Base:
-    """Return the plan of `kind`, made once in a folder that goes at the end of the process."""
-    folder = Path(tempfile.mkdtemp(prefix="onnxtile-plan-edits."))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    model = folder / "net.onnx"
-    KINDS[kind].write(model)
-    planned = onnxtile.plan(str(model), verify=False, **KINDS[kind].options)
-    planned.write(folder / "plan.json")
-    return Base(kind, model, json.loads((folder / "plan.json").read_text()))
+    """Return the plan of `kind`, made once."""
+    with TemporaryDirectory(prefix="onnxtile-plan-edits.") as folder:
+        model, plan = Path(folder) / "net.onnx", Path(folder) / "plan.json"
+        KINDS[kind].write(model)
+        onnxtile.plan(str(model), verify=False, **KINDS[kind].options).write(plan)
+        return Base(kind, model.read_bytes(), json.loads(plan.read_text()))
 
 
 def leaves(found: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
