@@ -31,7 +31,13 @@ from onnxtile.fitting.rewrites.order import (
 )
 from onnxtile.fitting.rewrites.plain_attention import write_attention
 from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
-from onnxtile.fitting.rewrites.split_tokens import is_attention, is_recurrent, split_heads, split_tokens
+from onnxtile.fitting.rewrites.split_tokens import (
+    is_attention,
+    is_recurrent,
+    separate_directions,
+    split_heads,
+    split_tokens,
+)
 from onnxtile.fitting.rewrites.strip_forms import (
     pool_whole_maps,
     read_by_rows,
@@ -290,6 +296,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
     plain = write_attention(edit)
+    directions = separate_directions(edit)
     split_packed_products(edit)
     slice_splits(edit)
     edit.drop_unread()
@@ -307,6 +314,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
         join_islands(edit)
     rewrites: list[ModelRewrite] = []
     _note(rewrites, "rewrite", "attention is written as products", plain)
+    _note(rewrites, "rewrite", "each direction is a layer", directions)
     _note(rewrites, "rewrite", _OF_EXTREMES, scales)
     _note(rewrites, "heads", "one head after the other", heads)
     return TokenCuts(apart, known_shapes(apart, edit.shapes), tuple(rewrites))
