@@ -523,7 +523,7 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 # is read.
 
 
-_HOW = _EQUAL, _STEP, _WITHIN = "equal", "one step", "within"
+_EQUAL, _STEP, _WITHIN = "equal", "one step", "within"
 """How a result compares: every byte, within one step of quantisation, or a float within the tolerance."""
 
 

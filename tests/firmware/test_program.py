@@ -283,7 +283,10 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
 @needs_cc
 def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path) -> None:
     planned = onnxtile.plan(network(), verify=False)
-    inside, beside = firmware_of("outputs"), build(opened_of(planned), planned.plan, weights="file")
+    inside, beside = (
+        firmware_of("outputs"),
+        build(opened_of(planned), planned.plan, target=ProgramTarget(weights="file")),
+    )
     assert beside.proof.equal and beside.proof.runs == 3
     assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
     assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
@@ -299,7 +302,7 @@ def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path)
 def test_a_changed_weight_in_the_file_is_noticed() -> None:
     planned = onnxtile.plan(network(), verify=False)
     opened = opened_of(planned)
-    made = build(opened, planned.plan, weights="file")
+    made = build(opened, planned.plan, target=ProgramTarget(weights="file"))
     changed = bytes(~byte & 127 for byte in made.source.weights_file)
     tools = ProgramTarget().tools()
     assert tools is not None
