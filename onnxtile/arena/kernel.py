@@ -16,6 +16,7 @@ from onnxtile.arena.memory import VECTOR, ArenaMemory, StateRows, TensorMemory, 
 from onnxtile.declare.plan_document import PlannedState
 from onnxtile.kernels.aliases import LayoutFacts
 from onnxtile.kernels.kernel_graph import ByteSpan, KernelGraph
+from onnxtile.model.session import AnySession
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import dependencies, has_body, plain_attributes
 from onnxtile.operators.node_view import Dims
@@ -67,6 +68,8 @@ class Kernels:
         names = self._names(node, inputs, outputs)
         try:
             session = self._session(node, inputs, outputs, names, self._ranks)
+            if contradicts(session, {names[value]: value for value in outputs}, self._shapes):
+                session = self._session(node, inputs, outputs, names, self._sizes)
         except ModelError:  # some operators need sizes
             session = self._session(node, inputs, outputs, names, self._sizes)
         kind = (session, *map(self._sizes, inputs))
@@ -140,6 +143,19 @@ class Kernels:
 
     def _sizes(self, value: ir.Value) -> Dims | None:
         return self._ranks(value) if self._shapes.is_bound(value) else self._shapes.dims(value)
+
+
+def contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
+    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
+
+    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them; of Attention with a
+    bias of open length, a result without columns.
+    """
+    for result in session.results:
+        sizes = shapes.sizes(outputs[result.name]) if result.name in outputs else None
+        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(result.shape, sizes, strict=False)):
+            return True
+    return False
 
 
 # Nodes that are prepared to run in the arena and outside of it, and the values of both runs.

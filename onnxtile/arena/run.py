@@ -22,6 +22,7 @@ from onnxtile.arena.kernel import (
     PairedValues,
     PreparedNode,
     ValueTable,
+    contradicts,
     rows_of_state,
 )
 from onnxtile.arena.memory import ArenaMemory, TensorMemory, same
@@ -42,7 +43,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.known import types_kept
 from onnxtile.model.save import MAX_IR_VERSION, proto_bytes, raise_ir_version
-from onnxtile.model.session import AnySession, session_of
+from onnxtile.model.session import session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
 from onnxtile.planning.result import PlanResult
@@ -226,7 +227,7 @@ class PlainRun:
                 # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
                 value.shape = None
             self._session = session_of(copy, None if content is None else _with_open_outputs(content))
-            if _contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
+            if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
                     value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
                 self._session = session_of(copy)
@@ -262,18 +263,6 @@ class PlainRun:
         if dtype is None or shape is None or size is None or value.producer() is None or self._shapes.is_bound(value):
             return None
         return TensorMemory.empty(dtype, shape, size)
-
-
-def _contradicts(session: AnySession, outputs: dict[str, ir.Value], shapes: Shapes) -> bool:
-    """Return whether onnxruntime infers a size for one of `outputs` (by name) that is not the known one: it takes no other in place.
-
-    Of GroupQueryAttention it infers the length of the past for the present keys, however long a run makes them.
-    """
-    for result in session.results:
-        sizes = shapes.sizes(outputs[result.name]) if result.name in outputs else None
-        if sizes is not None and any(isinstance(a, int) and a != b for a, b in zip(result.shape, sizes, strict=False)):
-            return True
-    return False
 
 
 def _with_open_outputs(content: bytes) -> bytes:

@@ -236,3 +236,12 @@ def test_what_onnxruntime_has_never_heard_of_is_planned_and_named_in_one_short_l
         onnxtile.fuse(model)
     assert error.value.hint == "add verify=False to go on without a run"
     assert onnxtile.fuse(model, verify=False).fused == 0
+
+
+def test_an_attention_whose_bias_is_an_input_runs_in_the_arena() -> None:
+    """Of an open length of the bias onnxruntime infers a result of no columns."""
+    text = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[2, 3, 8] x, float[8, 24] w, float[24] b) => (float[2, 3, 8] y) {
+      a = com.microsoft.Attention <num_heads = 2> (x, w, b) y = Relu(a)
+    }"""
+    assert onnxtile.plan(onnx.parser.parse_model(text)).verdict.equal
