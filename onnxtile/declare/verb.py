@@ -354,12 +354,15 @@ class VerbFunction(Protocol[P, O_contra, R_co]):
 
 
 def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFunction[P, O, R]]:
-    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
-    signature = inspect.signature(declaration)
+    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them.
+
+    Its signature and its text are written when `described` asks for them: no command does.
+    """
 
     def decorate(body: Callable[[O], R]) -> VerbFunction[P, O, R]:
         @wraps(body)
         def call(*args: P.args, **given: P.kwargs) -> R:
+            signature = inspect.signature(declaration)
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
@@ -373,12 +376,20 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise
 
-        call.__signature__ = _readable(signature, declaration, body.__annotations__.get("return"))  # type: ignore[attr-defined]
-        call.__doc__ = _doc(body.__doc__ or "", declaration)
-        call.from_options = body  # type: ignore[attr-defined]
+        call.declaration, call.from_options = declaration, body  # type: ignore[attr-defined]
         return cast(VerbFunction[P, O, R], call)
 
     return decorate
+
+
+def described(function: Any) -> Any:
+    """Return `function`; that of a verb gets the signature and the text that its declaration gives it."""
+    declaration, body = getattr(function, "declaration", None), getattr(function, "from_options", None)
+    if declaration is not None and body is not None:
+        signature = inspect.signature(declaration)
+        function.__signature__ = _readable(signature, declaration, body.__annotations__.get("return"))
+        function.__doc__ = _doc(body.__doc__ or "", declaration)
+    return function
 
 
 class _Word:
@@ -510,16 +521,8 @@ class Outcome:
     reason: str | None = None
 
 
-def _no_files(_options: Any, _paths: Sequence[Path]) -> Rendered:
-    return lambda _content: {}
-
-
 def _nothing(_options: Any) -> None:
     return None
-
-
-def _on_the_model(_source: Any, model: Any) -> Mapping[str, Any]:
-    return {"model": model}
 
 
 @dataclass(frozen=True)
@@ -538,9 +541,9 @@ class Verb:
     run: Callable[[Any], Outcome]
     step: type | None = None
     writes: Callable[[Any], str | None] = _nothing
-    emits: Callable[[Any, Sequence[Path]], Rendered] = _no_files
+    emits: Callable[[Any, Sequence[Path]], Rendered] = lambda _options, _paths: lambda _content: {}
     require: Callable[[Any], None] = _nothing
-    operands: Callable[[Any, Any], Mapping[str, Any]] = _on_the_model
+    operands: Callable[[Any, Any], Mapping[str, Any]] = lambda _source, model: {"model": model}
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
