@@ -6,8 +6,8 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from functools import cached_property
+from dataclasses import field
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -322,11 +322,11 @@ class GraphRun:
             self.steps[position] = self._controlled(kernel, bodies)
             self._hold(self.steps[position].reads)
             return
-        prepared = PreparedNode(
-            self._context.kernels.of(node),
-            spans={self._value(read.tensor): read.spans for read in kernel.reads if read.spans is not None},
+        runs = self._context.kernels.of(node)
+        prepared = partial(
+            PreparedNode, runs, spans={self._value(r.tensor): r.spans for r in kernel.reads if r.spans is not None}
         )
-        self._hold(prepared.reads)
+        self._hold(runs.reads)
         # The bytes in place, and the shape of a bounded view, are known only in a run.
         is_bound = any(self._shapes.is_bound(value) for value in outputs)
         kept = [] if is_bound else [share for share in kernel.shares if share.kind != IN_PLACE and self._shares(share)]
@@ -336,14 +336,13 @@ class GraphRun:
             if share.kind == "view" or (share.kind == "cut" and self._value(share.result) not in self.sites)
         }
         if self._context.shows_views and shown.keys() == set(outputs):
-            prepared = replace(prepared, shown=shown)
-        elif node in self._facts.random:
-            prepared = replace(prepared, draws=True)
-        else:
-            there = self._there(share for share in kept if share.kind != "view")
-            if there or is_appended(node, self.sites, self._shapes):
-                prepared = replace(prepared, there=there or begun_in_place(node, self.sites))
-        self.steps[position] = prepared
+            self.steps[position] = prepared(shown=shown)
+            return
+        draws = node in self._facts.random
+        there = None if draws else self._there(share for share in kept if share.kind != "view")
+        if not draws and not there:
+            there = begun_in_place(node, self.sites) if is_appended(node, self.sites, self._shapes) else None
+        self.steps[position] = prepared(draws=draws, there=there)
 
     def _controlled(self, kernel: GraphKernel, bodies: Sequence[PlannedBody]) -> Controlled:
         graphs = {body.attribute: body.graph for body in kernel.bodies}
