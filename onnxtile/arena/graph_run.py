@@ -68,6 +68,8 @@ class RunContext:
         return held.at(0) if isinstance(held, TensorMemory) else held
 
 
+_IN_MEMORY = {TensorMemory}
+"""The types of operands and results of a kernel that runs on given addresses."""
 _UNWRITTEN = 0xA5
 """A byte that memory of a tensor alone, which is zero at first, does not have."""
 
@@ -268,8 +270,7 @@ class GraphRun:
     def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
         """Run `kernel` on `values`, and put its results into `targets` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
-        is_fixed = not self._shapes.has_bound(value for _, value in kernel.outputs)
-        if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
+        if kernel.is_fixed and {*map(type, inputs.values()), *map(type, targets.values())} <= _IN_MEMORY:
             outputs = {name: target.binding for name, value in kernel.outputs if (target := targets[value]) is not None}
             kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
             values.update(targets)
