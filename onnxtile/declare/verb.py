@@ -521,16 +521,8 @@ class Outcome:
     reason: str | None = None
 
 
-def _no_files(_options: Any, _paths: Sequence[Path]) -> Rendered:
-    return lambda _content: {}
-
-
 def _nothing(_options: Any) -> None:
     return None
-
-
-def _on_the_model(_source: Any, model: Any) -> Mapping[str, Any]:
-    return {"model": model}
 
 
 @dataclass(frozen=True)
@@ -549,9 +541,9 @@ class Verb:
     run: Callable[[Any], Outcome]
     step: type | None = None
     writes: Callable[[Any], str | None] = _nothing
-    emits: Callable[[Any, Sequence[Path]], Rendered] = _no_files
+    emits: Callable[[Any, Sequence[Path]], Rendered] = lambda _options, _paths: lambda _content: {}
     require: Callable[[Any], None] = _nothing
-    operands: Callable[[Any, Any], Mapping[str, Any]] = _on_the_model
+    operands: Callable[[Any, Any], Mapping[str, Any]] = lambda _source, model: {"model": model}
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 

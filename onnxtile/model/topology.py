@@ -1,4 +1,4 @@
-"""Topological order, convexity and antichains of a graph. No other module imports networkx."""
+"""The walk over a model and its graphs; topological order, convexity and antichains of one. No other module imports networkx."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 import onnx.parser
@@ -38,6 +38,8 @@ from tests.planning.test_run_from_files import DECODER, decoder
 
 Document = dict[str, Any]
 Way = tuple[str | int, ...]
+Rule: TypeAlias = Callable[["Edit"], bool | None]
+"""Says whether an edit makes the plan untrue; None where that cannot be told."""
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RANGED = """
 g (float[batch, seq, 16] x, float[batch, 8] h) => (float[batch, seq, 16] y, float[batch, 8] z) {
@@ -312,10 +314,18 @@ def untrue(edit: Edit) -> bool | None:
         return _untrue_formula(edit.before, edit.after, way)
     if group(way) == "arenas.*.name" and not any(row["arena"] == edit.old for row in edit.before["buffers"]):
         return None  # an arena of no tensor may have any name
-    rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
-    if way[0] in {"ranges", *FIXED, "states"}:
-        rule = RULES.get(str(way[0]), rule)
+    rule = _rule_of(way)
     return True if rule is None else rule(edit)
+
+
+def is_given(way: Way) -> bool:
+    """Return whether the user gave the field at `way`, or it has two values: an edit of it alone is not always untrue."""
+    return _rule_of(way) is _given
+
+
+def _rule_of(way: Way) -> Rule | None:
+    rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
+    return RULES.get(str(way[0]), rule) if way[0] in {"ranges", *FIXED, "states"} else rule
 
 
 def _untrue_formula(base_: Document, edited: Document, way: Way) -> bool | None:
@@ -424,6 +434,10 @@ def _unsure(_: Edit) -> bool | None:
     return None
 
 
+def _given(_: Edit) -> bool | None:
+    return None
+
+
 def _unless_null(edit: Edit) -> bool | None:
     return None if edit.new is None else True
 
@@ -433,23 +447,19 @@ def _of_a_workspace(edit: Edit) -> bool | None:
     return None if at(edit.before, edit.way[:-1]).get("kind") == "workspace" else True
 
 
-RULES: Mapping[str, Callable[[Edit], bool | None]] = {
+RULES: Mapping[str, Rule] = {
     "offset": _offset,
     "capacity": _capacity,
     "alignment": _alignment,
     "ranges": _ranges,
     **dict.fromkeys(FIXED, _unsure),  # another row may be named; one that is not there is refused elsewhere
-    "io": _unsure,
-    "overwrite_inputs": _unsure,
-    "weights": _unsure,
+    **dict.fromkeys(("keeps", "places", "io", "overwrite_inputs", "weights", "order", "attribute"), _given),
     "bound": _bound,
-    "order": _unsure,
     "digest": _unless_null,
     "model": _unsure,
     "peak": _unless_null,
     "size": _of_a_workspace,
     "arena": _unless_null,
-    "attribute": _unsure,
     "schedule.*": _unsure,
 }
 

@@ -56,9 +56,6 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import HALVES
 
-# Along which axis a body reduces, and constants that have one element for each place along an axis.
-
-
 # Proofs of normalisations over the last axes: layer norm and RMS norm.
 
 

@@ -79,7 +79,7 @@ def _window(view: NodeView, axis: int, *, stride: int = 1, before: int = 0, afte
 
 
 def pad_sizes(view: NodeView) -> list[int]:
-    """Return the padding before each axis, then that behind each. Raises NotApplicable where it is computed at run time."""
+    """Return the padding before each axis, then that after each. Raises NotApplicable where it is computed at run time."""
     rank = len(view.result)
     if view.opset < 11:
         return view.ints("pads", view.ints("paddings", ()))
