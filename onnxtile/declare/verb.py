@@ -543,16 +543,17 @@ class Verb:
 
 
 _SCALARS = (str, int, float, NoneType)
+_LISTS = (list, tuple)
 
 
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
     if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
+    if isinstance(value, _LISTS):
+        return [_ready(entry) for entry in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    if isinstance(value, list | tuple):
-        return [_ready(entry) for entry in value]
     return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 

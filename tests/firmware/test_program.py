@@ -99,6 +99,17 @@ def test_a_network_runs_wherever_its_inputs_and_outputs_are(io: str) -> None:
 
 
 @needs_cc
+@pytest.mark.parametrize(("ir_version", "inputs"), [(3, ["x"]), (8, ["x", "w"])])
+def test_constants_listed_as_inputs_are_inputs_of_the_program_where_a_caller_may_override_them(
+    ir_version: int, inputs: list[str]
+) -> None:
+    text = f'<ir_version: {ir_version}, opset_import: ["": 9]> g (float[2, 3] x, float[3] w) => (float[2, 3] y)'
+    made = built(onnx.parser.parse_model(f"{text} <float[3] w = {{1, 2, 3}}> {{ a = Mul(x, w) y = Relu(a) }}"))
+    taken = re.search(r"net_run\((.*)\)", made.source.named("net").header)
+    assert made.proof.equal and taken is not None and re.findall(r"\*(\w+)", taken[1]) == inputs
+
+
+@needs_cc
 @pytest.mark.parametrize("io", ["outputs", "outside"])
 def test_an_output_that_the_graph_has_twice_has_two_names(io: str) -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> twice (float[6] x) => (float[6] y, float[6] y) { y = Relu(x) }'
