@@ -67,73 +67,6 @@ if TYPE_CHECKING:
     from onnxtile.model.save import Draft
 
 
-# Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
-
-_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
-"""An option in a message, and the next word, which may be its value."""
-
-
-class _Dots:
-    """Stands for a number that the reader knows."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
-    """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
-    if isinstance(error, QueryError):
-        return
-    drop_advice(error, known)
-    message, hint = error.worded(wording)
-    error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
-
-
-def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
-    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
-    if "verify" not in known:
-        error.drop_hint("--no-verify")
-
-
-def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
-    """Return `text` with each option of the command line as `wording` has it."""
-    flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
-
-    def shown(match: re.Match[str]) -> str:
-        flag, word = match[1], match[2] or ""
-        if flag not in flags:
-            return match[0]
-        parameter = flags[flag]
-        if parameter.kind.flag:
-            return wording(parameter.name, not flag.startswith("--no-")) + match[0][len(flag) :]
-        value = _value(parameter, word)
-        return wording(parameter.name, value) + (match[0][len(flag) :] if value is NAME_ONLY else "")
-
-    return _FLAG.sub(shown, text)
-
-
-def _flags(parameter: VerbParameter) -> list[str]:
-    return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
-
-
-def _value(parameter: VerbParameter, word: str) -> object:
-    """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
-    bare = word.strip("'")
-    if parameter.kind.pair and "=" in bare:
-        key, _, value = bare.rpartition("=")
-        return Entry(key, _number(value) if parameter.kind.from_text("0") == 0 else value)
-    if whole(word) is not None:
-        return int(word)
-    return bare if parameter.has_choice(bare) else NAME_ONLY
-
-
-def _number(text: str) -> object:
-    number = whole(text)
-    if number is not None:
-        return number
-    return _Dots() if text.isupper() or not text.strip(".") else text
-
-
 OPTIONS = "Options"
 SIZES = "Sizes and inputs"
 WRITING = "Writing"
@@ -485,6 +418,73 @@ def with_progress(settings: O, progress: Any) -> O:
     return replace(settings, progress=progress) if hasattr(settings, "progress") else settings  # type: ignore[type-var]
 
 
+# Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
+
+_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
+"""An option in a message, and the next word, which may be its value."""
+
+
+class _Dots:
+    """Stands for a number that the reader knows."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
+    """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
+    if isinstance(error, QueryError):
+        return
+    drop_advice(error, known)
+    message, hint = error.worded(wording)
+    error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
+
+
+def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
+    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
+    if "verify" not in known:
+        error.drop_hint("--no-verify")
+
+
+def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
+    """Return `text` with each option of the command line as `wording` has it."""
+    flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
+
+    def shown(match: re.Match[str]) -> str:
+        flag, word = match[1], match[2] or ""
+        if flag not in flags:
+            return match[0]
+        parameter = flags[flag]
+        if parameter.kind.flag:
+            return wording(parameter.name, not flag.startswith("--no-")) + match[0][len(flag) :]
+        value = _value(parameter, word)
+        return wording(parameter.name, value) + (match[0][len(flag) :] if value is NAME_ONLY else "")
+
+    return _FLAG.sub(shown, text)
+
+
+def _flags(parameter: VerbParameter) -> list[str]:
+    return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
+
+
+def _value(parameter: VerbParameter, word: str) -> object:
+    """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
+    bare = word.strip("'")
+    if parameter.kind.pair and "=" in bare:
+        key, _, value = bare.rpartition("=")
+        return Entry(key, _number(value) if parameter.kind.from_text("0") == 0 else value)
+    if whole(word) is not None:
+        return int(word)
+    return bare if parameter.has_choice(bare) else NAME_ONLY
+
+
+def _number(text: str) -> object:
+    number = whole(text)
+    if number is not None:
+        return number
+    return _Dots() if text.isupper() or not text.strip(".") else text
+
+
 # A verb: what the command line and pipelines derive a command and a step from. Each file of `onnxtile.verbs` defines one.
 
 
@@ -492,14 +492,6 @@ Content = Mapping[str, Any]
 """A result as JSON."""
 Rendered = Callable[[Content], Mapping[Path, bytes]]
 """Returns the content of each file from a result."""
-
-
-class Result(Protocol):
-    """A typed result of a verb."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -511,7 +503,7 @@ class Outcome:
     line why the verb, a check, failed.
     """
 
-    result: Result
+    result: JsonFields
     table: str
     model: ir.Model | Draft | None = None
     save: Callable[[Path], None] | None = None
@@ -551,16 +543,17 @@ class Verb:
 
 
 _SCALARS = (str, int, float, NoneType)
+_LISTS = (list, tuple)
 
 
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
     if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
+    if isinstance(value, _LISTS):
+        return [_ready(entry) for entry in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    if isinstance(value, list | tuple):
-        return [_ready(entry) for entry in value]
     return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 

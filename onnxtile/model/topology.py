@@ -66,9 +66,12 @@ def graphs_in(
     `entered` says which bodies of a node are walked.
     """
     yield path, root.graph if isinstance(root, ir.Function) else root
-    for node in filter(has_body, root):
-        for body in entered(node):
-            yield from graphs_in(body.graph, entered, (*path, (node, body.key)))
+    for node in root:
+        for attribute in node.attributes.data.values():  # as `has_body` does, without a call for each node
+            if (type_ := attribute.type) is _GRAPH or type_ is _GRAPHS:
+                for body in entered(node):
+                    yield from graphs_in(body.graph, entered, (*path, (node, body.key)))
+                break
 
 
 def nodes_in(

@@ -171,12 +171,13 @@ class Session:
         how = _run_options()
         with self._watch(how), _refusals("run"):
             # Its class in Python takes longer to bind the names than a small kernel runs.
-            binding = _library().capi.onnxruntime_pybind11_state.SessionIOBinding(self._session._sess)
-            for name, b in inputs.items():
-                binding.bind_input(name, _cpu(), b.element_type, b.shape, b.address)
-            for name, b in outputs.items():
-                binding.bind_output(name, _cpu(), b.element_type, b.shape, b.address)
-            self._session._sess.run_with_iobinding(binding, how)
+            session, cpu = self._session._sess, _cpu()
+            binding = _library().capi.onnxruntime_pybind11_state.SessionIOBinding(session)
+            for name, (address, shape, element_type) in inputs.items():
+                binding.bind_input(name, cpu, element_type, shape, address)
+            for name, (address, shape, element_type) in outputs.items():
+                binding.bind_output(name, cpu, element_type, shape, address)
+            session.run_with_iobinding(binding, how)
 
     def run_on(self, inputs: Mapping[str, Any], outputs: Mapping[str, Binding | None]) -> dict[str, Any]:
         """Run once; return a value for each of `outputs`: its binding, or a value of onnxruntime's own where it has None.

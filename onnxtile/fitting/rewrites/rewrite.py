@@ -41,6 +41,7 @@ from onnxtile.fitting.rewrites.split_tokens import (
 from onnxtile.fitting.rewrites.strip_forms import (
     pool_whole_maps,
     read_by_rows,
+    rename_transposes,
     repeat_pixels,
     separate_axes,
     slice_splits,
@@ -153,10 +154,11 @@ def rows_streamed(original: ir.Model, shapes: Shapes, axes: Mapping[str, int | N
 
 
 def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
-    """Return a copy of a model in which sizes of tensors are constants; None where no node computes one."""
+    """Return a copy of a model in which sizes of tensors are constants, and no Transpose leaves all in its order; None for no change."""
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
     _note(notes, "rewrite", "sizes that are known are constants", write_known_sizes(edit))
+    _note(notes, "rewrite", "it moves no element, and is a Reshape", rename_transposes(edit))
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 

@@ -341,12 +341,13 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
-    may_fit = wanted.capacity is None or tokens.schedule.peak <= wanted.capacity
+    least = min(tokens.schedule.peak, tokens.arena)
+    may_fit = wanted.capacity is None or least <= wanted.capacity
     if not may_fit or not _is_within(tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)
         if of_regions is not None:
             fits = _is_within(of_regions.plan.arena_size, wanted)
-            if fits or of_regions.plan.peak <= tokens.schedule.peak:
+            if fits or of_regions.plan.peak <= least:
                 return of_regions, is_cut_short
     return tokens, False
 

@@ -12,6 +12,8 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import attempt, read_subject
 from tests.fitting.networks import model
 
 # Nodes behind a Concat that treat each element of its axis alone run on its operands; their results are joined.
@@ -229,3 +231,11 @@ GROUPS = "it is made in groups of channels"
 def test_an_output_stays_whole_where_no_channel_is_apart(last: str, sizes: tuple[int, int, int], exact: bool) -> None:
     read = load(map_net(last, *sizes))
     assert not group_outputs(ModelEdit(read, resolve(read)), {"y"}, 4, exact=exact)
+
+
+def test_a_copy_that_joins_pieces_is_named_where_nothing_fits() -> None:
+    made = map_net("DepthToSpace<blocksize=2>(c)", 2, 128, 32)
+    options = FitOptions(made, capacity=4 * prod((2, 128, 32)) * 7 // 4)
+    blocked = attempt(options, read_subject(options)).blocked_by
+    assert blocked is not None
+    assert "c: a copy joins its pieces, which live beside it" in blocked.reasons

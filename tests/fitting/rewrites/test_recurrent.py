@@ -183,3 +183,13 @@ def test_a_layer_of_two_directions_has_one_of_its_results_in_pieces() -> None:
     assert any(step.text.endswith("each direction is a layer") for step in fitted.steps)
     assert fitted.after.macs == fitted.before.macs
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_steps_fit_each_capacity_above_a_few_of_them() -> None:
+    """Views are counted once, and more pieces are tried where gaps between the buffers of some keep these from fitting."""
+    proto = layers("LSTM", LINEAR)
+    for capacity in range(2048, 4 * STEPS * HIDDEN, 512):
+        fitted = onnxtile.fit(proto, capacity=capacity, budget="0%", verify=False)
+        assert fitted.fits, capacity
+        # The steps are turned without a copy, so a piece of them lives once.
+        assert not any(node.op_type == "Transpose" for node in fitted.model.graph)
