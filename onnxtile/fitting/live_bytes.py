@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -195,8 +195,13 @@ class RegionTracer:
     def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
         """Yield the rows that each kernel computes in a strip, and those that it reads of each operand."""
         starts, stops = (table[:, strip].tolist() for table in self._row_table)
-        pairs = ((start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True))
-        return (list(islice(pairs, 1 + len(span.needs))) for span in self.rows)
+        pairs = [(start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True)]
+        return (pairs[low:high] for low, high in self._row_places)
+
+    @cached_property
+    def _row_places(self) -> list[tuple[int, int]]:
+        """The places in a column of the row table of the rows that each kernel computes and reads."""
+        return list(pairwise(accumulate((1 + len(span.needs) for span in self.rows), initial=0)))
 
     @cached_property
     def _row_table(self) -> tuple[RowNumbers, RowNumbers]:
