@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 import onnxtile
 from onnxtile.fitting import regions as regions_module
-from onnxtile.fitting.live_bytes import CutCost, CutRows, Overload, live_bytes
+from onnxtile.fitting.live_bytes import CutCost, CutRows, Overload, cut_cost, live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts
@@ -87,13 +87,12 @@ def subject_of(made: onnx.ModelProto) -> FitSubject:
 
 def test_strips_are_counted_once_whatever_is_handed_over_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[Cut] = []
-    count = regions_module.cut_cost
 
     def noted(
         kernels: ChunkedKernels, rows: CutRows, results: Sequence[int], cut: Cut, *others: Any
     ) -> CutCost | Overload:
         counted.append(cut)
-        return count(kernels, rows, results, cut, *others)
+        return cut_cost(kernels, rows, results, cut, *others)
 
     monkeypatch.setattr(regions_module, "cut_cost", noted)
     subject = subject_of(wide_chain())
