@@ -103,6 +103,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name, f"onnxtile.verbs.{name}")
     if name not in _HOME_OF and (name.startswith("_") or importlib.util.find_spec(home) is None):
         raise AttributeError(f"module 'onnxtile' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    from onnxtile.declare.verb import described
+
+    value = described(getattr(importlib.import_module(home), name))
     globals()[name] = value
     return value

@@ -142,6 +142,17 @@ def test_each_dataclass_is_that_of_the_standard_library(
     assert repr(_facts(_classes(module.dataclass), name, values, by_name)) == repr(expected)
 
 
+@pytest.mark.parametrize(
+    "ask", [lambda cls: cls(1), dataclasses.fields, lambda cls: cls.__match_args__, inspect.signature]
+)
+def test_a_class_gets_its_methods_when_something_is_asked_of_it(ask: Callable[[Any], object]) -> None:
+    derived = _classes(module.dataclass)["Derived"]
+    both = [*vars(derived.__base__).values(), *vars(derived).values()]
+    assert sum(isinstance(value, module._Later) for value in both) == 14
+    ask(derived)
+    assert not any(isinstance(value, module._Later) for one in derived.__mro__ for value in vars(one).values())
+
+
 def test_an_initialiser_is_compiled_once_it_is_called_often() -> None:
     base = _classes(module.dataclass)["Base"]
     made = [base(1) for _ in range(module._OFTEN)]

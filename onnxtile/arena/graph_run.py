@@ -6,8 +6,8 @@ An overwritten tensor is noticed at once, also where it would not change an outp
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from functools import cached_property
+from dataclasses import field
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +68,8 @@ class RunContext:
         return held.at(0) if isinstance(held, TensorMemory) else held
 
 
+_IN_MEMORY = {TensorMemory}
+"""The types of operands and results of a kernel that runs on given addresses."""
 _UNWRITTEN = 0xA5
 """A byte that memory of a tensor alone, which is zero at first, does not have."""
 
@@ -268,8 +270,7 @@ class GraphRun:
     def _run(self, kernel: Kernel, values: ValueTable, targets: Mapping[ir.Value, TensorMemory | None]) -> None:
         """Run `kernel` on `values`, and put its results into `targets` and `values`."""
         inputs = {name: values[value] for name, value in kernel.inputs}
-        is_fixed = not self._shapes.has_bound(value for _, value in kernel.outputs)
-        if is_fixed and all(isinstance(site, TensorMemory) for site in (*inputs.values(), *targets.values())):
+        if kernel.is_fixed and {*map(type, inputs.values()), *map(type, targets.values())} <= _IN_MEMORY:
             outputs = {name: target.binding for name, value in kernel.outputs if (target := targets[value]) is not None}
             kernel.session.run_in_place({name: site.binding for name, site in inputs.items()}, outputs)
             values.update(targets)
@@ -322,11 +323,11 @@ class GraphRun:
             self.steps[position] = self._controlled(kernel, bodies)
             self._hold(self.steps[position].reads)
             return
-        prepared = PreparedNode(
-            self._context.kernels.of(node),
-            spans={self._value(read.tensor): read.spans for read in kernel.reads if read.spans is not None},
+        runs = self._context.kernels.of(node)
+        prepared = partial(
+            PreparedNode, runs, spans={self._value(r.tensor): r.spans for r in kernel.reads if r.spans is not None}
         )
-        self._hold(prepared.reads)
+        self._hold(runs.reads)
         # The bytes in place, and the shape of a bounded view, are known only in a run.
         is_bound = any(self._shapes.is_bound(value) for value in outputs)
         kept = [] if is_bound else [share for share in kernel.shares if share.kind != IN_PLACE and self._shares(share)]
@@ -336,14 +337,13 @@ class GraphRun:
             if share.kind == "view" or (share.kind == "cut" and self._value(share.result) not in self.sites)
         }
         if self._context.shows_views and shown.keys() == set(outputs):
-            prepared = replace(prepared, shown=shown)
-        elif node in self._facts.random:
-            prepared = replace(prepared, draws=True)
-        else:
-            there = self._there(share for share in kept if share.kind != "view")
-            if there or is_appended(node, self.sites, self._shapes):
-                prepared = replace(prepared, there=there or begun_in_place(node, self.sites))
-        self.steps[position] = prepared
+            self.steps[position] = prepared(shown=shown)
+            return
+        draws = node in self._facts.random
+        there = None if draws else self._there(share for share in kept if share.kind != "view")
+        if not draws and not there:
+            there = begun_in_place(node, self.sites) if is_appended(node, self.sites, self._shapes) else None
+        self.steps[position] = prepared(draws=draws, there=there)
 
     def _controlled(self, kernel: GraphKernel, bodies: Sequence[PlannedBody]) -> Controlled:
         graphs = {body.attribute: body.graph for body in kernel.bodies}

@@ -29,13 +29,14 @@ from onnxtile.system.runtime import Session
 class Kernel:
     """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value.
 
-    `kind` is equal for nodes of one session whose operands have the same sizes.
+    `kind` is equal for nodes of one session whose operands have the same sizes. With `is_fixed`, no run decides the size of an output.
     """
 
     session: Session
     kind: Hashable
     inputs: tuple[tuple[str, ir.Value], ...]
     outputs: tuple[tuple[str, ir.Value], ...]
+    is_fixed: bool
 
     @cached_property
     def reads(self) -> tuple[ir.Value, ...]:
@@ -76,6 +77,7 @@ class Kernels:
             kind,
             tuple((names[value], value) for value in inputs),
             tuple((names[value], value) for value in outputs),
+            not self._shapes.has_bound(outputs),
         )
 
     def _session(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class TensorMemory:
         self.data[: len(data)] = data
         return TensorMemory(self.data[: len(data)], self.address, self.dtype, np.shape(array))
 
-    @property
+    @cached_property
     def binding(self) -> Binding:
         """The binding of the tensor for onnxruntime."""
         return Binding(self.address, self.shape, self.dtype.value)

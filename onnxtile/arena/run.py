@@ -330,6 +330,9 @@ _PATTERNS = (0xFF, 0xA5, 0x5A)
 """The bytes of the arena before a run. As floats: NaN, a small negative number, a large positive one."""
 
 
+_SMALL = 2**24
+"""Bytes of a file, at most, of whose session no memory is given back: with less, that takes longer than a small model's run."""
+
 _ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"
 
 
@@ -399,7 +402,8 @@ def arena_run(
     prepared = [_arrays(fed) for fed in wanted.feeds(model, shapes.sizes, count)]
     # The session of the whole model is gone before the nodes run, which read the weights once more.
     expected = _plain_runs(PlainRun(model, shapes, executor.addresses, content), prepared, progress)
-    return_free_memory()
+    if content is None or len(content) > _SMALL:
+        return_free_memory()
     nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0

@@ -100,17 +100,18 @@ def _defaults(row: type[Any]) -> Mapping[str, Any]:
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of values that JSON has."""
+_LISTS = (tuple, list)
 
 
 def _written(value: Any) -> Any:
     """Return `value` ready for JSON: rows as objects."""
     if type(value) in _PLAIN:
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, _LISTS):  # a union that is written here is made anew for each value
         return [inner if type(inner) in _PLAIN else _written(inner) for inner in value]
-    if isinstance(value, Mapping):
-        return {name: inner if type(inner) in _PLAIN else _written(inner) for name, inner in value.items()}
-    return value.to_dict()
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return {name: inner if type(inner) in _PLAIN else _written(inner) for name, inner in value.items()}
 
 
 # Tensors and memory.

@@ -167,6 +167,14 @@ def read_seconds(value: Any) -> float:
     return float(value)
 
 
+def read_time(text: str) -> float:
+    """Return the seconds that "30s", "500ms" or "2min" mean."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise Unreadable(f"{text!r} is not a time", hint="write 30s, 500ms or 2min")
+    return seconds
+
+
 def read_size(value: Any) -> int:
     """Return the bytes that a number or a text such as "256KiB" means, at least 1."""
     size = bytes_of(value) if isinstance(value, str) else value
@@ -426,8 +434,6 @@ read_rules = _table_of(_rule)
 """Returns rules by name, as texts: "4096 shared", or a number."""
 read_offsets = _table_of(_offset)
 """Returns offsets in bytes by name: a number of at least 0, or a text such as "4KiB"."""
-read_rates = _table_of(read_rate)
-"""Returns bytes per second, by the name of a memory."""
 read_dims = _table_of(_dim)
 """Returns sizes of at least 1, by name: a number, a range "1:8" or [1, 8] whose ends are both in it, an upper bound ":8", or a sum of
 others, "past + 1"."""
@@ -472,8 +478,6 @@ SHAPES = ValueKind(
 )
 INPUTS = ValueKind(read_inputs, several=True, forms=('"inputs.npz"', '{"ids": (0, 30522)}'))
 STATES = ValueKind(read_states, several=True, pair="INPUT=OUTPUT", lone=True, forms=('"found"', '{"past": "present"}'))
-RATES = ValueKind(read_rates, several=True, pair="MEMORY=RATE")
-SPEED = ValueKind(read_speed, number_or_text)
 ANY = ValueKind(lambda value: value)
 
 

@@ -67,73 +67,6 @@ if TYPE_CHECKING:
     from onnxtile.model.save import Draft
 
 
-# Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
-
-_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
-"""An option in a message, and the next word, which may be its value."""
-
-
-class _Dots:
-    """Stands for a number that the reader knows."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
-    """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
-    if isinstance(error, QueryError):
-        return
-    drop_advice(error, known)
-    message, hint = error.worded(wording)
-    error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
-
-
-def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
-    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
-    if "verify" not in known:
-        error.drop_hint("--no-verify")
-
-
-def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
-    """Return `text` with each option of the command line as `wording` has it."""
-    flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
-
-    def shown(match: re.Match[str]) -> str:
-        flag, word = match[1], match[2] or ""
-        if flag not in flags:
-            return match[0]
-        parameter = flags[flag]
-        if parameter.kind.flag:
-            return wording(parameter.name, not flag.startswith("--no-")) + match[0][len(flag) :]
-        value = _value(parameter, word)
-        return wording(parameter.name, value) + (match[0][len(flag) :] if value is NAME_ONLY else "")
-
-    return _FLAG.sub(shown, text)
-
-
-def _flags(parameter: VerbParameter) -> list[str]:
-    return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
-
-
-def _value(parameter: VerbParameter, word: str) -> object:
-    """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
-    bare = word.strip("'")
-    if parameter.kind.pair and "=" in bare:
-        key, _, value = bare.rpartition("=")
-        return Entry(key, _number(value) if parameter.kind.from_text("0") == 0 else value)
-    if whole(word) is not None:
-        return int(word)
-    return bare if parameter.has_choice(bare) else NAME_ONLY
-
-
-def _number(text: str) -> object:
-    number = whole(text)
-    if number is not None:
-        return number
-    return _Dots() if text.isupper() or not text.strip(".") else text
-
-
 OPTIONS = "Options"
 SIZES = "Sizes and inputs"
 WRITING = "Writing"
@@ -354,12 +287,15 @@ class VerbFunction(Protocol[P, O_contra, R_co]):
 
 
 def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFunction[P, O, R]]:
-    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them."""
-    signature = inspect.signature(declaration)
+    """Return a decorator: the function takes the arguments and options of `declaration` as a call in Python has them.
+
+    Its signature and its text are written when `described` asks for them: no command does.
+    """
 
     def decorate(body: Callable[[O], R]) -> VerbFunction[P, O, R]:
         @wraps(body)
         def call(*args: P.args, **given: P.kwargs) -> R:
+            signature = inspect.signature(declaration)
             try:
                 bound = signature.bind(*args, **given)
             except TypeError as error:
@@ -373,12 +309,20 @@ def declared(declaration: Callable[P, O]) -> Callable[[Callable[[O], R]], VerbFu
                 reword(error, options(declaration), in_python)  # type: ignore[arg-type]
                 raise
 
-        call.__signature__ = _readable(signature, declaration, body.__annotations__.get("return"))  # type: ignore[attr-defined]
-        call.__doc__ = _doc(body.__doc__ or "", declaration)
-        call.from_options = body  # type: ignore[attr-defined]
+        call.declaration, call.from_options = declaration, body  # type: ignore[attr-defined]
         return cast(VerbFunction[P, O, R], call)
 
     return decorate
+
+
+def described(function: Any) -> Any:
+    """Return `function`; that of a verb gets the signature and the text that its declaration gives it."""
+    declaration, body = getattr(function, "declaration", None), getattr(function, "from_options", None)
+    if declaration is not None and body is not None:
+        signature = inspect.signature(declaration)
+        function.__signature__ = _readable(signature, declaration, body.__annotations__.get("return"))
+        function.__doc__ = _doc(body.__doc__ or "", declaration)
+    return function
 
 
 class _Word:
@@ -474,6 +418,73 @@ def with_progress(settings: O, progress: Any) -> O:
     return replace(settings, progress=progress) if hasattr(settings, "progress") else settings  # type: ignore[type-var]
 
 
+# Messages in the words of their reader: what the code calls `--max-k 64` is `max_k=64` in Python, and `max_k = 64` in a pipeline.
+
+_FLAG = re.compile(r"(--[a-z][a-z-]*)(?:[ =]((?:[^\s,;()]|\([^()]*\))+))?")
+"""An option in a message, and the next word, which may be its value."""
+
+
+class _Dots:
+    """Stands for a number that the reader knows."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def reword(error: OnnxtileError, known: Mapping[str, VerbParameter], wording: Wording) -> None:
+    """Let `error` say each of the `known` parameters as `wording` has it. A query error shows the query as it is."""
+    if isinstance(error, QueryError):
+        return
+    drop_advice(error, known)
+    message, hint = error.worded(wording)
+    error.say(reworded(message, known, wording), None if hint is None else reworded(hint, known, wording))
+
+
+def drop_advice(error: OnnxtileError, known: Mapping[str, VerbParameter]) -> None:
+    """Take the advice to leave out the runs from the hint of `error`, where the `known` parameters of a verb have no such option."""
+    if "verify" not in known:
+        error.drop_hint("--no-verify")
+
+
+def reworded(text: str, known: Mapping[str, VerbParameter], wording: Wording) -> str:
+    """Return `text` with each option of the command line as `wording` has it."""
+    flags = {flag: parameter for parameter in known.values() for flag in _flags(parameter)}
+
+    def shown(match: re.Match[str]) -> str:
+        flag, word = match[1], match[2] or ""
+        if flag not in flags:
+            return match[0]
+        parameter = flags[flag]
+        if parameter.kind.flag:
+            return wording(parameter.name, not flag.startswith("--no-")) + match[0][len(flag) :]
+        value = _value(parameter, word)
+        return wording(parameter.name, value) + (match[0][len(flag) :] if value is NAME_ONLY else "")
+
+    return _FLAG.sub(shown, text)
+
+
+def _flags(parameter: VerbParameter) -> list[str]:
+    return [name for flag in parameter.flags for name in flag.split("/") if name.startswith("--")]
+
+
+def _value(parameter: VerbParameter, word: str) -> object:
+    """Return the value that a word is; NAME_ONLY where it belongs to the sentence."""
+    bare = word.strip("'")
+    if parameter.kind.pair and "=" in bare:
+        key, _, value = bare.rpartition("=")
+        return Entry(key, _number(value) if parameter.kind.from_text("0") == 0 else value)
+    if whole(word) is not None:
+        return int(word)
+    return bare if parameter.has_choice(bare) else NAME_ONLY
+
+
+def _number(text: str) -> object:
+    number = whole(text)
+    if number is not None:
+        return number
+    return _Dots() if text.isupper() or not text.strip(".") else text
+
+
 # A verb: what the command line and pipelines derive a command and a step from. Each file of `onnxtile.verbs` defines one.
 
 
@@ -481,14 +492,6 @@ Content = Mapping[str, Any]
 """A result as JSON."""
 Rendered = Callable[[Content], Mapping[Path, bytes]]
 """Returns the content of each file from a result."""
-
-
-class Result(Protocol):
-    """A typed result of a verb."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -500,7 +503,7 @@ class Outcome:
     line why the verb, a check, failed.
     """
 
-    result: Result
+    result: JsonFields
     table: str
     model: ir.Model | Draft | None = None
     save: Callable[[Path], None] | None = None
@@ -510,16 +513,8 @@ class Outcome:
     reason: str | None = None
 
 
-def _no_files(_options: Any, _paths: Sequence[Path]) -> Rendered:
-    return lambda _content: {}
-
-
 def _nothing(_options: Any) -> None:
     return None
-
-
-def _on_the_model(_source: Any, model: Any) -> Mapping[str, Any]:
-    return {"model": model}
 
 
 @dataclass(frozen=True)
@@ -538,9 +533,9 @@ class Verb:
     run: Callable[[Any], Outcome]
     step: type | None = None
     writes: Callable[[Any], str | None] = _nothing
-    emits: Callable[[Any, Sequence[Path]], Rendered] = _no_files
+    emits: Callable[[Any, Sequence[Path]], Rendered] = lambda _options, _paths: lambda _content: {}
     require: Callable[[Any], None] = _nothing
-    operands: Callable[[Any, Any], Mapping[str, Any]] = _on_the_model
+    operands: Callable[[Any, Any], Mapping[str, Any]] = lambda _source, model: {"model": model}
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -548,16 +543,17 @@ class Verb:
 
 
 _SCALARS = (str, int, float, NoneType)
+_LISTS = (list, tuple)
 
 
 def _ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
     if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
+    if isinstance(value, _LISTS):
+        return [_ready(entry) for entry in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    if isinstance(value, list | tuple):
-        return [_ready(entry) for entry in value]
     return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 

@@ -139,18 +139,20 @@ class Firmware:
 class ProgramTarget:
     """The commands of a compiler for a target, and of what runs its programs; an empty one is that of this machine, or nothing.
 
-    `own` has the user's functions for kernels.
+    `own` has the user's functions for kernels. `weights` says where these are: in the "code", or in a "file" of their own.
     """
 
     compiler: str = ""
     runner: str = ""
     own: OwnKernels | None = None
+    weights: str = "code"
 
     @classmethod
     def of(cls, figures: TargetFigures) -> ProgramTarget:
         """Return the commands and the functions that a target names. Raises UsageError for a table of functions that is none."""
         table = figures.c_kernels
-        return cls(figures.cc, figures.runner, None if table is None else read_own_kernels(table))
+        own = None if table is None else read_own_kernels(table)
+        return cls(figures.cc, figures.runner, own, figures.weights)
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""
@@ -182,14 +184,12 @@ def build(
     wanted: Wanted = ANYTHING,
     verify: bool = True,
     target: ProgramTarget = HERE,
-    weights: str = "code",
     state_runs: int = STATE_RUNS,
     progress: Progress = silent,
 ) -> Firmware:
     """Return the firmware of `plan`, a plan of `opened`; with `verify` it is compiled and run beside onnxruntime.
 
-    `weights` says where these are: in the "code", or in a "file" of their own. A program with states has `state_runs` runs, one after the
-    other.
+    A program with states has `state_runs` runs, one after the other.
 
     Raises UsageError that names the node for which no C can be written, or where a tool fails; Mismatch where the program differs.
     """
@@ -199,7 +199,7 @@ def build(
     if here is not None:
         progress("running kernels of C in place")
         program, copied = checked(program, here)
-    source = written(program, _NAME, weights)
+    source = written(program, _NAME, target.weights)
     firmware = Firmware(source, not_proved("verification is off"), None, copied, _in_floats(opened))
     with _with_objects(target.tools(), target.own) as tools:
         if tools is None:

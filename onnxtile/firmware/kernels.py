@@ -260,6 +260,9 @@ def _flat(tokens: Sequence[str], arrays: Mapping[str, CParameter]) -> list[str]:
         if token not in arrays:
             flat.append(token)
             continue
+        if flat[-3:] == ["(", "void", ")"]:  # an operator that reads no element, as Shape is
+            flat.append(token)
+            continue
         array, indices = arrays[token], list[list[str]]()
         while at < len(tokens) and tokens[at] == "[" and len(indices) < len(array.sizes):
             end = _closing(tokens, at)

@@ -170,14 +170,16 @@ def runs_of(opened: Unfolded, plan: PlanResult, wanted: Wanted, count: int) -> I
 
     Over ranges, they are runs at the corners and between them; with states, up to `count` runs that follow each other.
     """
-    model, shapes, _ = opened
+    model, shapes, constants = opened
     plain = PlainRun(model, shapes)
     carried = {state.input: state.output for state in plan.states}
     before: dict[str, Array] = {}
     for number, sizes in enumerate(_sizes_of_runs(opened, plan, count)):
         feeds = wanted.feeds(model, shapes.at(sizes).sizes if sizes else shapes.sizes, 1, seed=number)[0]
         feeds_of_run = {
-            value.name or "": value.const_value.numpy() for value in model.graph.inputs if value.const_value is not None
+            value.name or "": value.const_value.numpy()
+            for value in model.graph.inputs
+            if value.const_value is not None and value not in constants
         }
         feeds_of_run |= {name: np.asarray(array) for name, array in feeds.items()}
         feeds_of_run |= {
@@ -523,7 +525,7 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 # is read.
 
 
-_HOW = _EQUAL, _STEP, _WITHIN = "equal", "one step", "within"
+_EQUAL, _STEP, _WITHIN = "equal", "one step", "within"
 """How a result compares: every byte, within one step of quantisation, or a float within the tolerance."""
 
 

@@ -233,12 +233,14 @@ def obstacle_of(
         of_tensors.setdefault(_origin(buffer.name, numbers), []).append(size if buffer.name in numbers else -size)
     region = None if index is None else next(region for region in chosen if region.start <= index < region.stop)
     alive = {numbers[name] for name in of_tensors if name in numbers}
+    joined = ran.partition("/join/region")[0]
+    copied = [f"{joined}: a copy joins its pieces, which live beside it"] if joined in numbers and joined != ran else []
     return Obstacle(
         sum(size for _, size in held),
         kernel,
         (kernel,) if region is None else tuple(each.name for each in network.kernels[region.start : region.stop]),
         tuple(_held(name, sizes) for name, sizes in sorted(of_tensors.items(), key=lambda item: -_total(item[1]))),
-        () if region is None or index is None else tuple(_reasons(regions, region, index, alive)),
+        (*(() if region is None or index is None else _reasons(regions, region, index, alive)), *copied),
         sum(regions.size_of(about) for about in network.tensors if about.is_kept),
         "bound" if is_cut_short else "exhausted",
         floor,

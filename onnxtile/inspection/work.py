@@ -88,11 +88,11 @@ class SymbolicSize:
 
     def __add__(self, other: SymbolicSize | int) -> SymbolicSize:
         """Return the sum."""
-        return self._with(self.formula + _formula(other))
+        return self._with(self.formula + formula_of(other))
 
     def __sub__(self, other: SymbolicSize | int) -> SymbolicSize:
         """Return the difference."""
-        return self._with(self.formula - _formula(other))
+        return self._with(self.formula - formula_of(other))
 
     def __rsub__(self, other: int) -> SymbolicSize:
         """Return the difference."""
@@ -100,7 +100,7 @@ class SymbolicSize:
 
     def __mul__(self, other: SymbolicSize | int) -> SymbolicSize:
         """Return the product."""
-        return self._with(self.formula * _formula(other))
+        return self._with(self.formula * formula_of(other))
 
     def __neg__(self) -> SymbolicSize:
         """Return the negative."""
@@ -119,12 +119,12 @@ class SymbolicSize:
         """Return whether both are equal at all sizes, or at none."""
         if not isinstance(other, SymbolicSize | int):
             return NotImplemented
-        low, high = (self.formula - _formula(other)).limits(self.ranges)
+        low, high = (self.formula - formula_of(other)).limits(self.ranges)
         return low == high == 0 or (low <= 0 <= high and self._undecided())
 
     def __lt__(self, other: SymbolicSize | int) -> bool:
         """Return whether it is smaller at all sizes, or at none."""
-        theirs = _formula(other)
+        theirs = formula_of(other)
         if is_at_least(self.formula, theirs, self.ranges):
             return False
         return is_at_least(theirs, self.formula + 1, self.ranges) or self._undecided()
@@ -153,10 +153,6 @@ def largest(size: SymbolicSize | int) -> int:
 
 def formula_of(size: SymbolicSize | int) -> SizeFormula:
     """Return the size as a formula."""
-    return _formula(size)
-
-
-def _formula(size: SymbolicSize | int) -> SizeFormula:
     return SizeFormula.number(size) if isinstance(size, int) else size.formula
 
 

@@ -1,1 +1,1 @@
-"""Memory planning: schedule, live ranges, aliases, offsets, and the proof of a plan."""
+"""A graph as kernels and tensors by number: which bytes each reads and makes, which may be shared, and how long they are live."""

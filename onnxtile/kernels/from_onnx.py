@@ -36,11 +36,9 @@ from onnxtile.shapes.resolve import granule, tensor_bytes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError, nearest
 
-# Names of inputs and outputs that are one state: past_key_values.0.key and present.0.key, cache_in and cache_out, h0 and hn.
-
-
 # Finds the states of a model: pairs of an input and an output, given by the user, or known by an operator or by names.
-
+#
+# Such names are past_key_values.0.key and present.0.key, cache_in and cache_out, h0 and hn.
 
 _BEFORE = frozenset({"past", "in", "input", "prev", "previous", "old", "init", "initial", "last"})
 _AFTER = frozenset({"present", "out", "output", "new", "next", "updated", "final", "cur", "current"})

@@ -321,18 +321,26 @@ def _uses(value: ir.Value, model: ir.Model, sizes: Sizes, shape: tuple[int, ...]
     def sizes_of(asked: ir.Value) -> tuple[int, ...] | None:
         return sizes_of(outer[asked]) if asked in outer else sizes(asked)
 
-    todo, seen = [value], {value}
+    todo, dtypes = [value], {value: value.dtype}
     while todo:
         current = todo.pop()
         for node, position in current.uses():
-            reached = list(_inside(node, model, outer)[position : position + 1])
+            reached, dtype = list(_inside(node, model, outer)[position : position + 1]), dtypes[current]
             if not reached:
-                yield Use(node, position, shape, sizes_of, _constant)
+                yield Use(node, position, dtype, shape, sizes_of, _constant)
             movement = movement_of(node)
             if movement == "joins" or (position == 0 and movement not in {"", "pads"}):
-                reached = list(node.outputs)
-            todo.extend(operand for operand in reached if operand not in seen)
-            seen.update(reached)
+                reached, dtype = list(node.outputs), _moved(node, dtype)
+            new = [operand for operand in reached if operand not in dtypes]
+            todo.extend(new)
+            dtypes.update(dict.fromkeys(new, dtype))
+
+
+def _moved(node: ir.Node, dtype: ir.DataType | None) -> ir.DataType | None:
+    """Return the element type of what `node` makes of elements of `dtype`, which it moves or converts."""
+    if movement_of(node) != "converts":
+        return dtype
+    return ir.DataType(node.attributes.get_int("to")) if "to" in node.attributes else node.outputs[0].dtype
 
 
 def _inside(node: ir.Node, model: ir.Model, outer: dict[ir.Value, ir.Value]) -> list[ir.Value]:

@@ -93,10 +93,11 @@ ConstantOf: TypeAlias = Callable[[ir.Value], ir.TensorProtocol | None]
 
 @dataclass(frozen=True)
 class Use:
-    """An operand: the node, its position, the shape of the value asked about, and how shapes and constants of others are found."""
+    """An operand: the node, its position and type, the shape of the value asked about, and how shapes and constants of others are found."""
 
     node: ir.Node
     position: int
+    dtype: ir.DataType | None
     shape: tuple[int, ...]
     sizes: Sizes
     constant: ConstantOf
@@ -139,8 +140,7 @@ def compared_with(use: Use) -> Domain | None:
 
 def divisor(use: Use) -> Domain | None:
     """Allow no zero as the divisor of whole numbers, which ends the run."""
-    value = use.node.inputs[use.position]
-    return Domain(low=1) if value is not None and value.dtype is not None and value.dtype.is_integer() else None
+    return Domain(low=1) if use.dtype is not None and use.dtype.is_integer() else None
 
 
 def any_shape(use: Use) -> Domain:

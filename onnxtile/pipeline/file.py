@@ -26,10 +26,7 @@ from onnxtile.system.long_work import Progress, RunLimits
 from onnxtile.system.registry import discover
 from onnxtile.system.toml_file import Location, TomlFile, read
 
-# The few numbers of each step that a summary shows and budgets bound.
-
-
-# Budgets: bounds on what a pipeline makes of a model, which turn it into a check.
+# The figures of a model: the few numbers of each step that a summary shows and budgets bound.
 
 
 def figures(results: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -100,6 +97,8 @@ SizeField = Annotated[int, pydantic.BeforeValidator(as_pydantic(read_size))]
 """Bytes: a number, or text such as "256KiB"."""
 CountField = Annotated[int, pydantic.BeforeValidator(as_pydantic(read_count))]
 
+
+# Budgets: bounds on what a pipeline makes of a model, which turn it into a check.
 
 _NEEDS = {
     "max_arena": {"plan"},
@@ -236,9 +235,6 @@ def read_baseline(path: Path) -> Baseline:
 # The files that a step writes beside the model, by what its `emit` says.
 
 
-# A step of a pipeline: a verb with its options, applied to the model as the steps before left it.
-
-
 def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) -> dict[str, str]:
     """Return the ending of each file, with the format of `known` (".json" ...) that it is in.
 
@@ -254,6 +250,8 @@ def formats_by_ending(emit: Iterable[str], step: str, known: Collection[str]) ->
         form_of[f".{step}{name}" if name in known else name] = max(fitting, key=len)
     return form_of
 
+
+# A step of a pipeline: a verb with its options, applied to the model as the steps before left it.
 
 DO = "do"
 """The key of a step that names its verb."""

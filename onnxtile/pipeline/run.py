@@ -47,10 +47,6 @@ from onnxtile.verbs.run import RunCommand, RunOptions
 
 # The start of worker processes: a terminal's signals to its whole group reach this process alone, with which they end.
 
-
-# Workers of a pipeline: threads or processes of this machine, by joblib, or of a cluster.
-
-
 _OF_TERMINALS = ("SIGINT", "SIGHUP")
 """By name: Windows lacks the last."""
 
@@ -144,7 +140,7 @@ def _end(_signal: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(_CODE)
 
 
-# Who does the work, and how the results come back.
+# Workers of a pipeline, threads or processes of this machine, by joblib, or of a cluster; and how the results come back.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -276,7 +272,7 @@ def _require_answer(address: str | None) -> None:
     asyncio.run(shake_hands())
 
 
-# Models through a pipeline: one through the steps in order, the budgets and the files; many, one after the other or side by side.
+# One model through the steps of a pipeline in order, then its budgets and its files.
 
 
 @dataclass(frozen=True)
@@ -364,7 +360,7 @@ def _applied(
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
-        state = _next_state(state, done)
+        state = state if done.model is None else replace(state, model=done.model)
     reached = figures(results)
     budgets = (*pipeline.budgets.of(source).judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
@@ -382,10 +378,6 @@ def _done(step: PipelineStep, state: ModelSoFar, limits: RunLimits) -> StepResul
         except OnnxtileError as error:
             error.say(f"{step.name}: {error.message}", error.hint)
             raise
-
-
-def _next_state(state: ModelSoFar, done: StepResult) -> ModelSoFar:
-    return state if done.model is None else replace(state, model=done.model)
 
 
 def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:
@@ -479,7 +471,7 @@ def _side_by_side(
     """Yield the reports as they come; models that were lost with a worker are tried again, each in a separate process."""
     left = dict.fromkeys(models)
     try:
-        for report in workers.each(partial(_report_of, pipeline, destination), models):
+        for report in workers.each(partial(run_one, pipeline, destination=destination), models):
             del left[report.model]
             yield report
     except OnnxtileError:
@@ -492,14 +484,10 @@ def _side_by_side(
             yield _run_alone(pipeline, model, destination, lost)
 
 
-def _report_of(pipeline: Pipeline, destination: Destination, model: Path) -> Report:
-    return run_one(pipeline, model, destination)
-
-
 def _run_alone(pipeline: Pipeline, model: Path, destination: Destination, lost: str) -> Report:
     try:
         # With two jobs for one model, joblib takes a process for it even so.
-        return next(Workers(2).each(partial(_report_of, pipeline, destination), [model]))
+        return next(Workers(2).each(partial(run_one, pipeline, destination=destination), [model]))
     except BrokenProcessPool:
         if not destination.dry_run:
             remove_stale(destination.files(pipeline, model), model)

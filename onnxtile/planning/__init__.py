@@ -1,1 +1,1 @@
-"""Memory planning: schedule, live ranges, aliases, offsets, and the proof of a plan."""
+"""Memory planning: the order of the nodes, the aliases, the offsets, and the bounds that prove them."""

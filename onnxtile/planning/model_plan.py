@@ -24,13 +24,13 @@ from onnxtile.kernels.kernel_graph import (
 )
 from onnxtile.model.constants import Constants
 from onnxtile.model.formula import SizeRanges
-from onnxtile.planning.bodies import Insides, Terms, in_one_memory, with_bodies
+from onnxtile.planning.bodies import GraphSetup, Insides, Terms, in_one_memory, with_bodies
 from onnxtile.planning.layout import NO_FIXED, RulesInMemories, smallest
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
-from onnxtile.planning.orders import Order, find_order
-from onnxtile.planning.planners import Planner, find_planner
+from onnxtile.planning.orders import find_order
+from onnxtile.planning.planners import find_planner
 from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
 from onnxtile.planning.rows import (
@@ -125,17 +125,16 @@ def plan_model(
     facts = with_states(bare, states.taken)
     fixed = RulesInMemories.of(settings.fixed, model, memories(settings.capacity))
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, states=states.taken)
-    graph = read_kernels(facts, scope).sharing_by(settings.share).under(fixed)
-    chosen_order = find_order(settings.order)
-    if chosen_order.every and facts.streams:
+    if find_order(settings.order).every and facts.streams:
         raise UsageError(
             f"{next(iter(facts.streams)).name!r} comes row by row, and in some orders a later row comes first",
             hint="leave --order any out",
         )
 
     settings.workspaces.require_known(model)
-    setup = plan_terms(facts, settings, chosen_order, chosen, settings.effort).set_up(graph)
+    setup = set_up(facts, scope, settings, fixed)
     search, inside, needs = setup.search, setup.inside, setup.needs
+    graph = search.graph
     _require_possible(fixed, model, graph, needs, settings)
     is_moved = settings.slow is not None
     has_bound = settings.bounds_orders and not is_moved
@@ -227,19 +226,20 @@ def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None
     return facts, states_of(facts, settings.states)
 
 
-def plan_terms(facts: LayoutFacts, settings: PlanSettings, order: Order, planner: Planner, effort: Effort) -> Terms:
-    """Return the terms on which a graph and its bodies are planned by `planner` with this `effort`."""
-    return Terms(
+def set_up(facts: LayoutFacts, scope: PlanScope, settings: PlanSettings, rules: FixedRules = NO_FIXED) -> GraphSetup:
+    """Return the graph of kernels that a plan with `settings` reads, under the `rules` of tensors, and all that its layouts depend on."""
+    terms = Terms(
         facts,
-        order,
+        find_order(settings.order),
         settings.alignment,
-        in_one_memory(planner, effort),
+        in_one_memory(find_planner(settings.planner), settings.effort),
         settings.workspaces,
         Insides(facts, settings.alignment),
         not settings.whole_buffers,
         # The bytes away from the peak matter too at other sizes, and where a memory holds only a part of the tensors.
         peak_first=not settings.ranges and len(memories(settings.capacity)) == 1 and settings.slow is None,
     )
+    return terms.set_up(read_kernels(facts, scope).sharing_by(settings.share).under(rules))
 
 
 def _require_possible(
@@ -298,8 +298,6 @@ def quick_allocation(opened: Unfolded, settings: PlanSettings) -> Allocation:
     """
     facts, _ = facts_of(opened, settings)
     scope = PlanScope(opened.model.graph, settings.io, settings.overwrite_inputs)
-    order, planner, effort = find_order("model"), find_planner(settings.planner), LEVELS["low"]
-    layouts = (
-        plan_terms(facts, settings, order, planner, effort).set_up(read_kernels(facts, scope)).layouts(settings.streams)
-    )
-    return allocate(next(layouts).problem, memories(None), planner, effort)
+    settings = replace(settings, order="model", effort=LEVELS["low"], share=None)
+    layout = next(set_up(facts, scope, settings).layouts(settings.streams))
+    return allocate(layout.problem, memories(None), find_planner(settings.planner), settings.effort)

@@ -29,15 +29,11 @@ from onnxtile.planning.workspaces import Needs, WorkspaceBuffer
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
-# Precedence of nodes in every order, by chains: paths that together hold every node once.
+# Precedence of nodes in every order that the graph allows, by chains: paths that together hold every node once.
 #
 # The nodes before a node are the first few of each chain. One number for each chain says how many: n·k numbers for n nodes on k chains,
 # where a set for each node takes n² bits. k is about the number of nodes that may run at the same time. After Jagadish, "A compression
 # technique to materialize transitive closure", TODS 1990, doi 10.1145/99935.99944.
-
-
-# Precedence in every order that the graph allows, and the buffers that some order needs at the same time.
-
 
 MOST_NUMBERS = 50_000_000
 """The largest n·k: 200 MB."""

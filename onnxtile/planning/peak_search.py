@@ -188,6 +188,7 @@ class Ideals:
             node: [[[(problem.sizes[u], users[u]) for u in units] for units in operands] for operands in results]
             for node, results in problem.over.items()
         }
+        self._nodes = (1 << count) - 1
         self._near = [self._span(node) for node in range(count)]
         self._effects: list[dict[int, Effect]] = [{} for _ in range(count)]
         ready = sum(1 << node for node, bits in enumerate(self._waits) if not bits)
@@ -205,7 +206,7 @@ class Ideals:
         for operands in self._over.get(node, ()):
             for _, users in chain.from_iterable(operands):
                 near |= users
-        near &= (1 << len(self._waits)) - 1  # the bits of the caller never change
+        near &= self._nodes  # the bits of the caller never change
         low = max((near & -near).bit_length() - 1, 0)
         return low, near >> low
 

@@ -92,9 +92,6 @@ def find_planner(name: str) -> Planner:
     raise unknown("planner", name, known)
 
 
-# Planners that place every buffer once: in bytes of its own, into the tightest gap, or into whole slots.
-
-
 # Every buffer in bytes of its own: the baseline of all other planners.
 
 

@@ -22,30 +22,21 @@ PRODUCER = "Producer"
 
 @dataclass(frozen=True)
 class Number:
-    """A literal number of a test.
-
-    `value` is the number.
-    """
+    """A literal number of a test."""
 
     value: int | float
 
 
 @dataclass(frozen=True)
 class Text:
-    """A literal string of a test.
-
-    `value` is the text without quotes.
-    """
+    """A literal string of a test."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...).
-
-    `span` is its place in the query, in characters from 0.
-    """
+    """A name in a test: an attribute of the node, or one of the test language's own words (`value`, `shape`, `true` ...)."""
 
     value: str
     span: Span
@@ -53,10 +44,7 @@ class Name:
 
 @dataclass(frozen=True)
 class ElementOf:
-    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0.
-
-    `base` is the list, `position` the index, `span` the place in the query.
-    """
+    """`base[position]`: an element of a list-valued attribute, shape, input or output; positions count from the end below 0."""
 
     base: Expression
     position: int
@@ -65,10 +53,7 @@ class ElementOf:
 
 @dataclass(frozen=True)
 class PropertyOf:
-    """`base.name`: a property (shape, rank, dtype, value) of an input or output.
-
-    `base` is the input or output, `name` the property, `span` the place in the query.
-    """
+    """`base.name`: a property (shape, rank, dtype, value) of an input or output."""
 
     base: Expression
     name: str
@@ -77,20 +62,14 @@ class PropertyOf:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A literal list of a test.
-
-    `items` are its elements.
-    """
+    """A literal list of a test."""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`left operator right`; ≈ is equality within the precision of the element type.
-
-    `left` and `right` are the two sides, `operator` is between them, `span` the place in the query.
-    """
+    """`left operator right`; ≈ is equality within the precision of the element type."""
 
     left: Expression
     operator: Literal["==", "!=", "<", "<=", ">", ">=", "≈", "in"]
@@ -100,20 +79,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Not:
-    """The negation of a test.
-
-    `operand` is the test.
-    """
+    """The negation of a test."""
 
     operand: Expression
 
 
 @dataclass(frozen=True)
 class Logic:
-    """`and` or `or` between tests, evaluated from the left as far as needed.
-
-    `operator` joins the tests in `operands`.
-    """
+    """`and` or `or` between tests, evaluated from the left as far as needed."""
 
     operator: Literal["and", "or"]
     operands: tuple[Expression, ...]
@@ -157,8 +130,7 @@ class Edge:
     """From one node of a sequence to the next. `output` and `input` are positions, None for any.
 
     A forward edge leads from `output` of the node on the left to `input` of the node on the right, a backward edge from `output` of the
-    right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else. `forward` says the direction, `span` is the
-    place in the query.
+    right to `input` of the left. Over an `exclusive` edge (`-`) the output goes nowhere else.
     """
 
     forward: bool
@@ -181,10 +153,7 @@ ONCE = Repeat(1, 1)
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match.
-
-    `type` is an operator, `anchor` a name or None, `test` an expression or None. `repeat` is its quantifier, `span` its place in the query.
-    """
+    """One node: its type (or `.` for any), its anchor and its test. One that is only `looked_at` stays outside the match."""
 
     type: str
     anchor: str | None
@@ -201,20 +170,14 @@ class Node:
 
 @dataclass(frozen=True)
 class End:
-    """`$`: over the edge before it there is no further node.
-
-    `span` is its place in the query, in characters from 0.
-    """
+    """`$`: over the edge before it there is no further node."""
 
     span: Span
 
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """A part in parentheses, which a quantifier can repeat.
-
-    `body` is the part, `repeat` the quantifier, `span` the place in the query.
-    """
+    """A part in parentheses, which a quantifier can repeat."""
 
     body: Clause
     repeat: Repeat
@@ -223,10 +186,7 @@ class QueryBlock:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`.
-
-    `items` are nodes or blocks, `edges` join them, `span` is the place in the query.
-    """
+    """Items joined by edges; `edges[i]` leads from `items[i]` to `items[i + 1]`."""
 
     items: tuple[Item, ...]
     edges: tuple[Edge, ...]
@@ -235,10 +195,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Branches that all start where the edge before the block leads from; all must match.
-
-    `branches` are these parts, `span` is the place in the query.
-    """
+    """Branches that all start where the edge before the block leads from; all must match."""
 
     branches: tuple[Clause, ...]
     span: Span
@@ -246,10 +203,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Branches of which one must match; each that does makes a match of its own.
-
-    `branches` are these parts, `span` is the place in the query.
-    """
+    """Branches of which one must match; each that does makes a match of its own."""
 
     branches: tuple[Clause, ...]
     span: Span

@@ -89,10 +89,7 @@ class Follow:
 
 @dataclass(frozen=True)
 class Stop:
-    """Fail if over `edge` there is a vertex that is not in the match.
-
-    `span` is its place in the query, in characters from 0.
-    """
+    """Fail if over `edge` there is a vertex that is not in the match."""
 
     edge: Edge
     span: Span

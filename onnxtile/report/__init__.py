@@ -1,1 +1,1 @@
-"""ResultJson objects rendered for people and scripts."""
+"""Results, as JSON, rendered for people and scripts."""

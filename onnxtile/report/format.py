@@ -44,17 +44,13 @@ class PlanExport(dict[str, Any]):
         self.modules = modules
 
 
-COLOR_BY = ("operator", "layer", "kind")
-"""Properties by which pictures can colour tensors."""
-
-
 @dataclass(frozen=True)
 class RenderOptions:
     """How a plan is written: `title` heads a picture and is the prefix in a C header, the others are for pictures.
 
     `names` says whether tensors are named (None: where a name fits); `before` is another plan that is drawn beside this one, at the
-    same scale, or with `own_scales` each at its own. `color_by` is what tensors are coloured by, one of COLOR_BY; None, or one that the
-    plan does not tell, is the first of these that it does.
+    same scale, or with `own_scales` each at its own. `color_by` is what tensors are coloured by: "operator", "layer" or "kind"; None, or
+    one that the plan does not tell, is the first of these that it does.
     """
 
     title: str = "plan"

@@ -166,9 +166,6 @@ def lines_of(texts: Sequence[str], room: float, size: float, gap: float) -> Iter
         yield line
 
 
-# Colours of tensors in pictures: by operator, by layer, or by kind.
-
-
 # The colours of pictures, light enough for black letters on them.
 #
 # Colours of kinds differ in print and for the colour-blind (after Okabe and Ito, 2002).
@@ -229,6 +226,8 @@ def _between(at: float) -> str:
     parts = ((int(_RAMP[low][i : i + 2], 16), int(_RAMP[low + 1][i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(start + (end - start) * (at - low)):02x}" for start, end in parts)
 
+
+# The ways to colour the tensors of a picture: by operator, by layer, or by kind.
 
 _NUMBERED = re.compile(r"^(onnxtile::.+)\.\d+$")
 """A meta-op that has the name of another: with another body, and a number after the name."""

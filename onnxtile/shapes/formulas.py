@@ -1,4 +1,4 @@
-"""SizeFormulas of results as formulas of the sizes of operands, operator by operator, and the few sizes that operators compute with.
+"""Sizes of results as formulas of the sizes of operands, operator by operator, and the few sizes that operators compute with.
 
 onnx's own inference carries numbers and names. It says nothing of a sum or a quotient of names, as a Concat or a convolution makes it.
 """

@@ -188,7 +188,7 @@ class Propagation(KnownTensors):
             return None
         return tuple(self._formula(dim) for dim in dims if dim is not None)
 
-    # SizeFormulas as formulas, and their texts.
+    # Sizes as formulas, and their texts.
 
     def _formula(self, dim: int | str) -> SizeFormula:
         """Return a dimension as a formula; one that cannot be read is a symbol of its own."""

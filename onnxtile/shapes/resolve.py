@@ -448,7 +448,7 @@ def _is_optional(value: ir.Value) -> bool:
     return type(value.type) is ir.OptionalType or (node is not None and node.op_type == "Optional")
 
 
-# The size of a tensor in bytes.
+# The bytes of a tensor, and the alignment of its elements.
 
 _NO_FIXED_SIZE = {None, ir.DataType.UNDEFINED, ir.DataType.STRING}
 
@@ -470,9 +470,6 @@ def bytes_formula(value: ir.Value, shapes: Shapes) -> SizeFormula | None:
     if sizes is None or dtype is None or dtype in _NO_FIXED_SIZE:
         return None
     return (product_of(sizes) * dtype.bitwidth + 7) // 8
-
-
-# The bytes of a tensor, and the alignment of its elements.
 
 
 def granule(dtype: ir.DataType) -> int:

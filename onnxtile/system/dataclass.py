@@ -2,7 +2,8 @@
 
 The standard library compiles up to six methods for each dataclass, which takes 0.7 milliseconds. A command defines about 250, of which it
 compares or prints few and makes instances of half: with these methods at once, a third of the time of a small command goes there.
-Here only `__init__` is compiled, and only once it has been called so often that the time is won back.
+Here only `__init__` is compiled, and only once it has been called so often that the time is won back. Nothing at all is made of a class
+before something is asked of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import MISSING
 from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
-from threading import local
+from threading import RLock, local
 from typing import TYPE_CHECKING, Any, NoReturn
 
 _OFTEN = 500
@@ -30,37 +31,86 @@ else:
             made = dataclasses.dataclass(repr=repr, eq=eq, frozen=frozen, slots=True, kw_only=kw_only)
             return made if cls is None else made(cls)
 
-        def decorate(cls):
-            bases = [base.__dataclass_params__ for base in cls.__bases__ if dataclasses.is_dataclass(base)]
-            inherits = frozen and bool(bases) and all(isinstance(one, _FrozenParameters) for one in bases)
-            # In place of no docstring, the standard library would write a signature, which takes long.
-            doc, cls.__doc__ = cls.__doc__, "Not empty."
-            # What is not frozen by its bases has to be frozen by the standard library, where it has some.
-            is_frozen = frozen and bool(bases) and not inherits
-            with _FrozenParameters.hidden(inherits):
-                dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=is_frozen, kw_only=kw_only)
-            cls.__doc__ = doc
-            own = {name for name, value in vars(cls).items() if value is not None}
-            fields = dataclasses.fields(cls)
-            compared = [field for field in fields if field.compare]
-            methods = {"__init__": _Initialiser(cls, frozen)}
-            if repr:
-                methods["__repr__"] = _repr([field.name for field in fields if field.repr])
-            if eq:
-                methods["__eq__"] = _eq([field.name for field in compared])
-            if eq and frozen:
-                methods["__hash__"] = _hash([f.name for f in compared if f.hash is not False])
-            for name in methods.keys() - own:
-                setattr(cls, name, methods[name])
-            if eq and not frozen and "__hash__" not in own:
-                cls.__hash__ = None
-            if frozen and not bases:
-                cls.__setattr__, cls.__delattr__ = _refuse_assignment, _refuse_deletion
-            if frozen and not is_frozen:
-                cls.__dataclass_params__ = _FrozenParameters(cls.__dataclass_params__)
-            return cls
-
+        decorate = partial(_decorated, repr=repr, eq=eq, frozen=frozen, kw_only=kw_only)
         return decorate if cls is None else decorate(cls)
+
+
+def _decorated(cls: Any, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
+    bases = list(filter(None, map(_parameters, cls.__bases__)))
+    own = {name for name, value in vars(cls).items() if value is not None}
+    methods = {"__init__", *["__repr__"] * repr, *["__eq__"] * eq, *["__hash__"] * (eq and frozen)} - own
+    if eq and not frozen and "__hash__" not in own:
+        cls.__hash__ = None
+    if frozen and not bases:
+        cls.__setattr__, cls.__delattr__ = _refuse_assignment, _refuse_deletion
+    if any(base.frozen != frozen or (frozen and not isinstance(base, _FrozenParameters | _Later)) for base in bases):
+        _complete(cls, methods, frozen, kw_only)  # which freezes it, or raises an error
+    else:
+        _Later.put(cls, methods | _FACTS - own, frozen, partial(_complete, cls, methods, frozen, kw_only))
+    return cls
+
+
+def _complete(cls: Any, methods: set[str], frozen: bool, kw_only: bool) -> None:
+    """Write `methods` of `cls` and the facts of its fields."""
+    bases = [_parameters(base) for base in cls.__bases__ if dataclasses.is_dataclass(base)]
+    inherits = frozen and bool(bases) and all(isinstance(base, _FrozenParameters) for base in bases)
+    # In place of no docstring, the standard library would write a signature, which takes long.
+    doc, cls.__doc__ = cls.__doc__, "Not empty."
+    # What is not frozen by its bases has to be frozen by the standard library, where it has some.
+    is_frozen = frozen and bool(bases) and not inherits
+    with _FrozenParameters.hidden(inherits):
+        dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=is_frozen, kw_only=kw_only)
+    cls.__doc__ = doc
+    fields = dataclasses.fields(cls)
+    compared = [field for field in fields if field.compare]
+    made: dict[str, object] = {
+        "__init__": _Initialiser(cls, frozen),
+        "__repr__": _repr([field.name for field in fields if field.repr]),
+        "__eq__": _eq([field.name for field in compared]),
+        "__hash__": _hash([field.name for field in compared if field.hash is not False]),
+    }
+    for name in methods:
+        setattr(cls, name, made[name])
+    if frozen and not is_frozen:
+        cls.__dataclass_params__ = _FrozenParameters(cls.__dataclass_params__)
+
+
+_FACTS = {"__dataclass_fields__", "__dataclass_params__", "__match_args__"}
+"""What the standard library writes into a dataclass beside methods."""
+
+
+class _Later:
+    """What a dataclass has in place of its methods and facts until one of them is asked for: a command uses half of the classes."""
+
+    _lock = RLock()
+
+    def __init__(self, name: str, frozen: bool, complete: Callable[[], None]) -> None:
+        self._name, self.frozen, self._complete = name, frozen, complete
+
+    @classmethod
+    def put(cls, owner: Any, names: set[str], frozen: bool, complete: Callable[[], None]) -> None:
+        """Put what calls `complete`, once for all of them, in the place of each of `names` in the class `owner`."""
+
+        def complete_once() -> None:
+            with cls._lock:
+                later = {name for name in names if isinstance(vars(owner)[name], cls)}
+                if "__dataclass_fields__" not in later:
+                    return
+                for name in later & {"__match_args__"}:
+                    delattr(owner, name)  # the standard library keeps one that is there
+                complete()
+
+        for name in names:
+            setattr(owner, name, cls(name, frozen, complete_once))
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        self._complete()
+        return getattr(owner if instance is None else instance, self._name)
+
+
+def _parameters(cls: Any) -> Any:
+    """Return the parameters of the dataclass that `cls` is or extends, or what stands for them; None where it is none."""
+    return next((vars(one)["__dataclass_params__"] for one in cls.__mro__ if "__dataclass_params__" in vars(one)), None)
 
 
 class _FrozenParameters:

@@ -171,12 +171,13 @@ class Session:
         how = _run_options()
         with self._watch(how), _refusals("run"):
             # Its class in Python takes longer to bind the names than a small kernel runs.
-            binding = _library().capi.onnxruntime_pybind11_state.SessionIOBinding(self._session._sess)
-            for name, b in inputs.items():
-                binding.bind_input(name, _cpu(), b.element_type, b.shape, b.address)
-            for name, b in outputs.items():
-                binding.bind_output(name, _cpu(), b.element_type, b.shape, b.address)
-            self._session._sess.run_with_iobinding(binding, how)
+            session, cpu = self._session._sess, _cpu()
+            binding = _library().capi.onnxruntime_pybind11_state.SessionIOBinding(session)
+            for name, (address, shape, element_type) in inputs.items():
+                binding.bind_input(name, cpu, element_type, shape, address)
+            for name, (address, shape, element_type) in outputs.items():
+                binding.bind_output(name, cpu, element_type, shape, address)
+            session.run_with_iobinding(binding, how)
 
     def run_on(self, inputs: Mapping[str, Any], outputs: Mapping[str, Binding | None]) -> dict[str, Any]:
         """Run once; return a value for each of `outputs`: its binding, or a value of onnxruntime's own where it has None.
@@ -273,15 +274,16 @@ def inferred_results(model: bytes) -> list[Feed]:
 
 _FEW = 1_000
 """Inputs whose names onnxruntime's Python package compares with each other, at most: its time grows with their square."""
-_OTHER_SHAPE = re.compile(
-    r"\((?P<operator>\w+)\) has shape \{(?P<given>[\d,]*)\} but the computed output shape for this run is \{(?P<computed>[\d,]*)\}"
+_OTHER_SHAPE = (
+    r"\((?P<operator>\w+)\) has shape \{(?P<given>[\d,]*)\} "
+    r"but the computed output shape for this run is \{(?P<computed>[\d,]*)\}"
 )
 """Message of onnxruntime for an output that does not fit its memory."""
 
 
 _ITERATING = (b"\x22\x04Loop", b"\x22\x04Scan")
 """The field `op_type` of a node in a file."""
-_NO_KERNEL = re.compile(
+_NO_KERNEL = (
     r"NOT_IMPLEMENTED : (?:Could not find an implementation|Failed to find kernel) for (?P<operator>[\w.:]+)"
     # Of a run on given addresses, the code of the error is lost.
     r"|(?:NOT_IMPLEMENTED : |Error in execution: (?=.*\bnot implemented\b))"
@@ -293,9 +295,9 @@ _NO_KERNEL = re.compile(
     r"|Opset (?P<opset>\d+) is under development .* support for domain ai\.onnx is till opset (?P<last>\d+)"
 )
 """Message of onnxruntime for an operator, its element types, or a version of the operators that its processor cannot run."""
-_PLACE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S*onnxruntime/core/\S+:\d+ [^(]*\(.*?\) ")
+_PLACE = r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S*onnxruntime/core/\S+:\d+ [^(]*\(.*?\) "
 """The parts of a message of onnxruntime that say where in its own code it was written."""
-_NO_MEMORY = re.compile("Failed to allocate memory|bad_alloc")
+_NO_MEMORY = "Failed to allocate memory|bad_alloc"
 """Message of onnxruntime for a failed allocation."""
 
 
@@ -323,15 +325,15 @@ class _refusals:  # noqa: N801 - reads as a statement: with _refusals("load")
         if not isinstance(error, Exception) or isinstance(error, OnnxtileError):
             return
         reason = " ".join(str(error).split())
-        if _NO_MEMORY.search(reason):
+        if re.search(_NO_MEMORY, reason):
             raise too_much_memory() from error
-        missing = _NO_KERNEL.search(reason)
+        missing = re.search(_NO_KERNEL, reason)
         if missing is not None:
             hint = "add --no-verify to go on without a run"
             raise NoKernel(f"onnxruntime's CPU {_lacking(missing, reason)}", hint=hint) from error
-        match = _OTHER_SHAPE.search(reason)
+        match = re.search(_OTHER_SHAPE, reason)
         if match is None:
-            raise ModelError(f"onnxruntime cannot {self._verb} the model: {_PLACE.sub('', reason)}") from error
+            raise ModelError(f"onnxruntime cannot {self._verb} the model: {re.sub(_PLACE, '', reason)}") from error
         raise ModelError(
             f"the operator {match['operator']} has a result of shape {{{match['computed']}}} with these inputs, "
             f"and {{{match['given']}}} in the model",

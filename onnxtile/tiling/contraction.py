@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
 from dataclasses import field, replace
 from math import prod
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxtile.model.binding import Unbound, binding
 from onnxtile.operators.node_view import Dim, Dims, KnownConstants, NotApplicable, ReasonCode
 from onnxtile.operators.reads import SlidingAxis
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import HALVES
@@ -49,20 +50,10 @@ FIRST_OPSET = 7
 """Before it, Gemm and Add broadcast only where an attribute says so, and onnxruntime promises nothing."""
 
 
-# Sizes of tensors, known and unknown, and the tables of shapes and constants that tiling reads.
+# Sizes of tensors, known and unknown.
 
 WITHIN = "within the limits"
 """The reason why a node that no limit asks to be cut is left as it is."""
-
-
-class ShapeTable(Protocol):
-    """Element types and shapes of values, beside the model (onnxtile.shapes.resolve.Shapes)."""
-
-    def dtype(self, value: ir.Value) -> ir.DataType | None:
-        """Return the element type, None where it is unknown."""
-
-    def dims(self, value: ir.Value) -> Dims | None:
-        """Return the dimensions: a number, a symbol's name, or None; None as a whole where the rank is unknown."""
 
 
 def broadcast(first: Dims, second: Dims) -> Dims:
@@ -415,7 +406,7 @@ def none_known(_: ir.Node) -> int:
 class TilingFacts:
     """The facts that a plug-in may ask for; nothing in them changes the model."""
 
-    shapes: ShapeTable = field(repr=False)
+    shapes: Shapes = field(repr=False)
     constants: KnownConstants = field(repr=False)
     opset: int
     unbound: Unbound

@@ -29,19 +29,20 @@ from onnxtile.tiling.result import SkippedNode, TiledExperts
 
 @dataclass(frozen=True)
 class _ExpertOperands:
-    """The slots of the operands of one operator: those cut by `rows`, by `columns`, the bias of the result, and those not understood."""
+    """The slots of the operands of one operator: those cut by `rows`, by `columns`, the bias of the result, and those not understood.
+
+    The first of `rows` has the weights of the first product, the first of `columns` those of the second.
+    """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     bias: int
-    first: int
-    second: int
     unknown: range
 
 
 _OPERANDS: Mapping[str, _ExpertOperands] = {
-    "MoE": _ExpertOperands((2, 3, 6, 7), (4,), 5, 2, 4, range(0)),
-    "QMoE": _ExpertOperands((2, 3, 4, 8, 9, 10), (5, 6), 7, 2, 5, range(11, 21)),
+    "MoE": _ExpertOperands((2, 3, 6, 7), (4,), 5, range(0)),
+    "QMoE": _ExpertOperands((2, 3, 4, 8, 9, 10), (5, 6), 7, range(11, 21)),
 }
 
 
@@ -110,8 +111,8 @@ def _site(node: ir.Node, name: str, limits: Limits, facts: TilingFacts) -> Exper
         value = given_input(node, slot)
         if value is not None and (value.const_value is None or not value.is_initializer()):
             raise NotApplicable(f"its weights {value.name!r} are not an initializer")
-    experts, rows, _ = _three(node, slots.first, facts)
-    _, width, columns = _three(node, slots.second, facts)
+    experts, rows, _ = _three(node, slots.rows[0], facts)
+    _, width, columns = _three(node, slots.columns[0], facts)
     held = _weights_in_element(node)
     inner = columns * held
     gates = rows // inner if inner else 0

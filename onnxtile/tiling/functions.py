@@ -19,7 +19,6 @@ from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import ShapeTable
 
 # Shapes inside local functions: the sizes that their call sites agree on, and the small constants that these give.
 
@@ -42,7 +41,7 @@ class FunctionShapes:
 class FunctionTable:
     """The bodies of a model's functions; each is inferred once, after those that call it."""
 
-    def __init__(self, model: ir.Model, shapes: ShapeTable, constants: KnownConstants) -> None:
+    def __init__(self, model: ir.Model, shapes: Shapes, constants: KnownConstants) -> None:
         self._model = model
         self._shapes = shapes
         self._constants = constants
@@ -111,7 +110,7 @@ class FunctionTable:
 
     def _fact(self, value: ir.Value) -> tuple[ir.DataType | None, Dims | None]:
         caller = self._callers.get(value)
-        table: ShapeTable = self._shapes if caller is None else self.shapes_of(self._model.functions[caller])
+        table: Shapes = self._shapes if caller is None else self.shapes_of(self._model.functions[caller])
         return table.dtype(value), table.dims(value)
 
     def _given(self, calls: Sequence[ir.Node], count: int) -> list[Array | None]:

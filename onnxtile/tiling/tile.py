@@ -24,6 +24,7 @@ from onnxtile.model.opset import opset_of
 from onnxtile.model.save import Written, raise_ir_version
 from onnxtile.operators.node_view import Dim, KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.table import Left, operator_of
+from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError, unknown
 from onnxtile.system.interpreter import collector_paused
@@ -35,7 +36,6 @@ from onnxtile.tiling.contraction import (
     FIRST_OPSET,
     Contraction,
     FreeAt,
-    ShapeTable,
     Tileable,
     TilingFacts,
     none_known,
@@ -62,7 +62,7 @@ def reason_untiled(node: ir.Node) -> str | None:
 def tile(
     model: ir.Model,
     limits: Limits,
-    shapes: ShapeTable,
+    shapes: Shapes,
     constants: KnownConstants,
     options: TilingPolicy | None = None,
     progress: Progress = silent,
@@ -118,7 +118,7 @@ def tile(
 def opset_to_join(
     model: ir.Model,
     limits: Limits,
-    shapes: ShapeTable,
+    shapes: Shapes,
     constants: KnownConstants,
     options: TilingPolicy | None = None,
     *,

@@ -80,7 +80,9 @@ def _budget_word(word: Any) -> tuple[str, Any]:
     if isinstance(word, str) and word.strip().endswith(_NODES):
         return "nodes", values.read_count(values.number_or_text(word.strip().removesuffix(_NODES).strip()))
     if isinstance(word, str) and word.strip().endswith(_UNITS_OF_TIME):
-        return "search", _read_time(word.strip())
+        if not values.read_time(word):
+            raise values.Unreadable("a search takes some time", hint="write 30s, 500ms or 2min")
+        return "search", word.strip()
     return "macs", _read_share(word)
 
 
@@ -101,19 +103,6 @@ def _read_memory(value: Any) -> str | int | dict[str, int]:
         if isinstance(value, str):
             error.hint = "write 262144, 256KiB, 8MiB or smallest"
         raise
-
-
-def _read_time(text: str) -> str:
-    """Return a time such as "30s"."""
-    from onnxtile.planning.offsets.effort import parse_effort
-
-    try:
-        effort = parse_effort(None, text)
-    except UsageError:
-        raise values.Unreadable("this is not a time", hint="write 30s, 500ms or 2min") from None
-    if not effort.seconds:
-        raise values.Unreadable("a search takes some time", hint="write 30s, 500ms or 2min")
-    return text
 
 
 _BUDGET = values.ValueKind(_read_budget, several=True, forms=('"10%"', '["10%", "500nodes", "30s"]'))
@@ -236,7 +225,7 @@ class CurveOptions(VerifyOptions, SizeOptions, TargetOptions):
         from onnxtile.planning.offsets.effort import parse_effort
 
         text = self._budget.search
-        return None if text is None else parse_effort(None, text).budget
+        return None if text is None else parse_effort(None, values.read_time(text)).budget
 
     @property
     def limits(self) -> Limits | None:
@@ -300,7 +289,7 @@ class FitOptions(CurveOptions):
         if len(sizes) > 2:
             raise about_options(
                 "{capacity} is given for more than two memories",
-                hint="give those of the fast memory, and of the slow one behind it",
+                hint="give those of the fast memory, and of the slow one after it",
             )
         return sizes
 

@@ -56,11 +56,11 @@ Capacities: TypeAlias = int | str | Mapping[str, int] | Mapping[str, str]
 
 @dataclass(frozen=True)
 class SearchChoice:
-    """A search for offsets: the planner, its effort (a level, or a number of steps), and the time that ends it, as texts."""
+    """A search for offsets: the planner, its effort (a level, or a number of steps, as a text), and the seconds that end it."""
 
     planner: str = "best"
     effort: str | None = None
-    time: str | None = None
+    seconds: float | None = None
 
 
 SearchWords: TypeAlias = str | int | Sequence[str | int] | SearchChoice
@@ -82,8 +82,8 @@ def _read_search(value: Any) -> SearchChoice:
     return SearchChoice(**values.one_of_each(value, _search_word, "write exact, high or 5s, one of each at most"))
 
 
-def _search_word(word: Any) -> tuple[str, str]:
-    from onnxtile.planning.offsets.effort import LEVELS, parse_effort
+def _search_word(word: Any) -> tuple[str, str | float]:
+    from onnxtile.planning.offsets.effort import LEVELS
 
     if isinstance(word, bool) or not isinstance(word, str | int):
         raise values.Unreadable("give a planner, an effort or a time")
@@ -94,11 +94,7 @@ def _search_word(word: Any) -> tuple[str, str]:
         if text not in (known := _search_words()):
             raise values.Unreadable(f"{text!r} is no planner and no effort", hint=nearest(text, known))
         return "planner", text
-    try:
-        parse_effort(None, text)
-    except UsageError:
-        raise values.Unreadable(f"{text!r} is no time", hint="write 5s, 200ms or 2min") from None
-    return "time", text
+    return "seconds", values.read_time(f"{text}s" if text[-1].isdigit() else text)
 
 
 _SEARCHED = values.ValueKind(_read_search, several=True, forms=('"high"', "10_000", '["exact", "high", "5s"]'))
@@ -137,7 +133,7 @@ class OffsetOptions(WatchOptions):
         """The effort that a planner may take."""
         from onnxtile.planning.offsets.effort import parse_effort
 
-        return parse_effort(self._search.effort, self._search.time)
+        return parse_effort(self._search.effort, self._search.seconds)
 
     @property
     def _search(self) -> SearchChoice:

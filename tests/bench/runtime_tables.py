@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxtile
-from onnxtile.deployment.micro_run import memory_planning_algo
+from onnxtile.deployment.executorch import memory_planning_algo
 from tests.bench.tables import Rows, Table
 
 

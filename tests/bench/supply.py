@@ -7,6 +7,7 @@ In each environment the demo runs, the version is printed, and pip looks for wha
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -60,4 +61,6 @@ def main(pythons: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or [sys.executable])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pythons", nargs="*", default=[sys.executable], metavar="PYTHON")
+    main(parser.parse_args().pythons)

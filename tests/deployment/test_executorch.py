@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onnxtile.deployment.micro_run import memory_planning_algo
+from onnxtile.deployment.executorch import memory_planning_algo
 from onnxtile.system.errors import UsageError, of_extra
 
 

@@ -99,6 +99,17 @@ def test_a_network_runs_wherever_its_inputs_and_outputs_are(io: str) -> None:
 
 
 @needs_cc
+@pytest.mark.parametrize(("ir_version", "inputs"), [(3, ["x"]), (8, ["x", "w"])])
+def test_constants_listed_as_inputs_are_inputs_of_the_program_where_a_caller_may_override_them(
+    ir_version: int, inputs: list[str]
+) -> None:
+    text = f'<ir_version: {ir_version}, opset_import: ["": 9]> g (float[2, 3] x, float[3] w) => (float[2, 3] y)'
+    made = built(onnx.parser.parse_model(f"{text} <float[3] w = {{1, 2, 3}}> {{ a = Mul(x, w) y = Relu(a) }}"))
+    taken = re.search(r"net_run\((.*)\)", made.source.named("net").header)
+    assert made.proof.equal and taken is not None and re.findall(r"\*(\w+)", taken[1]) == inputs
+
+
+@needs_cc
 @pytest.mark.parametrize("io", ["outputs", "outside"])
 def test_an_output_that_the_graph_has_twice_has_two_names(io: str) -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> twice (float[6] x) => (float[6] y, float[6] y) { y = Relu(x) }'
@@ -283,7 +294,10 @@ def test_a_fitted_model_has_its_weights_once_and_few_functions() -> None:
 @needs_cc
 def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path) -> None:
     planned = onnxtile.plan(network(), verify=False)
-    inside, beside = firmware_of("outputs"), build(opened_of(planned), planned.plan, weights="file")
+    inside, beside = (
+        firmware_of("outputs"),
+        build(opened_of(planned), planned.plan, target=ProgramTarget(weights="file")),
+    )
     assert beside.proof.equal and beside.proof.runs == 3
     assert len(beside.source.weights_file) == inside.source.weights == beside.source.weights > 0
     assert len(beside.source.code) < len(inside.source.code) and "weights_32[]" not in beside.source.code
@@ -299,7 +313,7 @@ def test_weights_in_a_file_are_no_text_and_give_the_same_outputs(tmp_path: Path)
 def test_a_changed_weight_in_the_file_is_noticed() -> None:
     planned = onnxtile.plan(network(), verify=False)
     opened = opened_of(planned)
-    made = build(opened, planned.plan, weights="file")
+    made = build(opened, planned.plan, target=ProgramTarget(weights="file"))
     changed = bytes(~byte & 127 for byte in made.source.weights_file)
     tools = ProgramTarget().tools()
     assert tools is not None

@@ -225,6 +225,8 @@ REPEATED = """{0}4 = Unsqueeze(present_{0}, last) {0}5 = Expand({0}4, groups) {0
         "y, present_k, present_v = Attention(q, k, v, , past_k, past_v)",
         f"""{APPENDED} {REPEATED.format("k")} {REPEATED.format("v")}
         turned = Transpose<perm = [0, 1, 3, 2]>(k6) scores = MatMul(q, turned) shares = Softmax(scores) y = MatMul(shares, v6)""",
+        f"""{APPENDED} length = Shape<start = 2, end = 3>(past_k) total = Shape<start = 2, end = 3>(present_k)
+        both = Add(length, total) share = CastLike(both, q) y = Mul(q, share)""",
     ],
 )
 def test_operators_on_a_state_that_grows_read_its_rows_where_they_are(body: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from onnxtile.fitting.search import FitTarget
 from onnxtile.operators.reads import AxisLink, SlidingAxis
 from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
-from onnxtile.verbs.flows.fit import _forms, read_subject, unblocked_subject
+from onnxtile.verbs.flows.fit import _forms, last_forms, read_subject, unblocked_subject
 from tests.draws import draws
 from tests.fitting.networks import model, search
 from tests.fitting.random_nets import nets
@@ -123,7 +124,7 @@ def test_no_schedule_is_below_the_floor(made: onnx.ModelProto, budget: float) ->
     about = unblocked_subject(read_subject(FitOptions(made, capacity=1, budget=f"{100 * budget}%", verify=False)))
     floor = floor_of(about.regions, max(about.extra_left, 0.0), remakes=True)
     assert sum(piece.bytes for piece in floor.pieces) in {0, floor.bytes}
-    for form in _forms(about):
+    for form in chain(_forms(about), last_forms(about)):
         wanted = FitTarget(None, max(form.extra_left, 0.0))
         assert 0 < floor.bytes <= search(form.regions, wanted).peak
 

@@ -7,13 +7,10 @@ end without an error of its own. Plans without edits must be accepted.
 
 from __future__ import annotations
 
-import atexit
 import copy
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import onnx
 import onnx.parser
@@ -40,6 +38,8 @@ from tests.planning.test_run_from_files import DECODER, decoder
 
 Document = dict[str, Any]
 Way = tuple[str | int, ...]
+Rule: TypeAlias = Callable[["Edit"], bool | None]
+"""Says whether an edit makes the plan untrue; None where that cannot be told."""
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RANGED = """
 g (float[batch, seq, 16] x, float[batch, 8] h) => (float[batch, seq, 16] y, float[batch, 8] z) {
@@ -160,33 +160,33 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Base:
-    """A plan of one kind, and the file of its model."""
+    """A plan of one kind, and the bytes of its model."""
 
     kind: str
-    model: Path
+    model: bytes
     document: Document
 
     def refusal(self, document: Document) -> str | None:
         """Return the first line in which the check refuses `document`; None where it accepts it."""
-        file = self.model.with_suffix(".json")
-        file.write_text(json.dumps(document))
-        try:
-            failures = onnxtile.check_plan(str(self.model), str(file)).failures
-        except OnnxtileError as error:
-            return str(error)
+        with TemporaryDirectory(prefix="onnxtile-plan-edits.") as folder:
+            model, plan = Path(folder) / "net.onnx", Path(folder) / "plan.json"
+            model.write_bytes(self.model)
+            plan.write_text(json.dumps(document))
+            try:
+                failures = onnxtile.check_plan(str(model), str(plan)).failures
+            except OnnxtileError as error:
+                return str(error)
         return str(failures[0]) if failures else None
 
 
 @cache
 def base(kind: str) -> Base:
-    """Return the plan of `kind`, made once in a folder that goes at the end of the process."""
-    folder = Path(tempfile.mkdtemp(prefix="onnxtile-plan-edits."))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    model = folder / "net.onnx"
-    KINDS[kind].write(model)
-    planned = onnxtile.plan(str(model), verify=False, **KINDS[kind].options)
-    planned.write(folder / "plan.json")
-    return Base(kind, model, json.loads((folder / "plan.json").read_text()))
+    """Return the plan of `kind`, made once."""
+    with TemporaryDirectory(prefix="onnxtile-plan-edits.") as folder:
+        model, plan = Path(folder) / "net.onnx", Path(folder) / "plan.json"
+        KINDS[kind].write(model)
+        onnxtile.plan(str(model), verify=False, **KINDS[kind].options).write(plan)
+        return Base(kind, model.read_bytes(), json.loads(plan.read_text()))
 
 
 def leaves(found: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
@@ -314,10 +314,18 @@ def untrue(edit: Edit) -> bool | None:
         return _untrue_formula(edit.before, edit.after, way)
     if group(way) == "arenas.*.name" and not any(row["arena"] == edit.old for row in edit.before["buffers"]):
         return None  # an arena of no tensor may have any name
-    rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
-    if way[0] in {"ranges", *FIXED, "states"}:
-        rule = RULES.get(str(way[0]), rule)
+    rule = _rule_of(way)
     return True if rule is None else rule(edit)
+
+
+def is_given(way: Way) -> bool:
+    """Return whether the user gave the field at `way`, or it has two values: an edit of it alone is not always untrue."""
+    return _rule_of(way) is _given
+
+
+def _rule_of(way: Way) -> Rule | None:
+    rule = RULES.get(str(way[-1]) if isinstance(way[-1], str) else group(way))
+    return RULES.get(str(way[0]), rule) if way[0] in {"ranges", *FIXED, "states"} else rule
 
 
 def _untrue_formula(base_: Document, edited: Document, way: Way) -> bool | None:
@@ -426,6 +434,10 @@ def _unsure(_: Edit) -> bool | None:
     return None
 
 
+def _given(_: Edit) -> bool | None:
+    return None
+
+
 def _unless_null(edit: Edit) -> bool | None:
     return None if edit.new is None else True
 
@@ -435,23 +447,19 @@ def _of_a_workspace(edit: Edit) -> bool | None:
     return None if at(edit.before, edit.way[:-1]).get("kind") == "workspace" else True
 
 
-RULES: Mapping[str, Callable[[Edit], bool | None]] = {
+RULES: Mapping[str, Rule] = {
     "offset": _offset,
     "capacity": _capacity,
     "alignment": _alignment,
     "ranges": _ranges,
     **dict.fromkeys(FIXED, _unsure),  # another row may be named; one that is not there is refused elsewhere
-    "io": _unsure,
-    "overwrite_inputs": _unsure,
-    "weights": _unsure,
+    **dict.fromkeys(("keeps", "places", "io", "overwrite_inputs", "weights", "order", "attribute"), _given),
     "bound": _bound,
-    "order": _unsure,
     "digest": _unless_null,
     "model": _unsure,
     "peak": _unless_null,
     "size": _of_a_workspace,
     "arena": _unless_null,
-    "attribute": _unsure,
     "schedule.*": _unsure,
 }
 

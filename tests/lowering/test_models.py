@@ -176,6 +176,20 @@ def test_a_function_that_the_new_opset_changes_keeps_the_call(bench: Any) -> Non
     assert "Swish needs opset 24" in result.lowered[0].reason
 
 
+@pytest.mark.parametrize(("dtype", "operator"), [("float", "Swish"), ("double", "SiLU")])
+def test_bodies_that_use_the_same_names_are_lowered_each_by_its_type(bench: Any, dtype: str, operator: str) -> None:
+    loops = [
+        f"{y} = Loop(n, c, {x}) <body = b (int64 i, bool p, {kind}[2,3,8] v) => (bool q, {kind}[2,3,8] u)"
+        " { q = Identity(p) s = Sigmoid(v) u = Mul(v, s) }>"
+        for x, y, kind in (("x", "w", "float"), ("e", "z", dtype))
+    ]
+    model = bench.model(f"{loops[0]} e = CastLike(w, t) {loops[1]} y = CastLike(z, x)", {"n": 3, "c": True})
+    model.graph.initializer.append(onnx.helper.make_tensor("t", {"float": 1, "double": 11}[dtype], [], [0.0]))
+    result = bench.lower(model, "SiLU")
+    operators = [node.op_type for graph in result.model.graphs() for node in graph]
+    assert [name for name in operators if name in {"SiLU", "Swish"}] == ["Swish", operator]
+
+
 def test_a_call_that_stays_leaves_no_trace_of_the_look_into_it(bench: Any) -> None:
     """A call is opened in thought to see what its parts become; where nothing is gained the model reads as if it had not been."""
     model = bench.model("a = Exp (x) s = Add (a, x) y = Tanh (s)", {})

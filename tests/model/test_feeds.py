@@ -103,6 +103,25 @@ def test_a_divisor_of_integers_is_not_zero(text: Text, node: str) -> None:
     assert set(feeds(model)["i"].tolist()) == {0, 1}
 
 
+@pytest.mark.parametrize(
+    "node", ["Identity (d)", "Reshape (d, s)", "Cast <to = 7> (d)", "Cast <to = 6> (d)", "CastLike (d, i)"]
+)
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float"])
+def test_a_divisor_behind_a_node_that_moves_it_is_not_zero(text: Text, node: str, dtype: str) -> None:
+    model = load(
+        text(
+            f"g (int64[40] i, {dtype}[40] d) => (int64[40] y) <int64[1] s = {{40}}>"
+            f" {{ e = {node} f = Cast <to = 7> (e) y = Div(i, f) }}"
+        )
+    )
+    assert (feeds(model)["d"] >= 1).all()
+
+
+def test_a_divisor_of_floats_is_any_number(text: Text) -> None:
+    model = load(text("g (float[40] i, float[40] d) => (float[40] y) { e = Identity(d) y = Div(i, e) }"))
+    assert feeds(model)["d"].min() < 1
+
+
 def test_defaults_are_not_fed(text: Text) -> None:
     model = load(text("g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }", opset=7))
     assert list(feeds(model)) == ["x"]

@@ -130,7 +130,7 @@ def test_patterns_and_limits_are_found_from_the_folder_of_the_file(
         ('do = "plan"\nplaner = "best"', 3, "unknown key 'planer'"),
         ('do = "plan"\norder = "alphabetical"', 3, 'invalid order = "alphabetical"'),
         ('do = "plan"\nsearch = "huge"', 3, 'invalid search = "huge"'),
-        ('do = "plan"\nsearch = ["exact", "5m"]', 3, "'5m' is no time"),
+        ('do = "plan"\nsearch = ["exact", "5m"]', 3, "'5m' is not a time"),
         ('do = "plan"\nlayout = {pin = {x = 4}}', 3, "there is no such rule"),
         ('do = "plan"\nio = "somewhere"', 3, 'invalid io = "somewhere"'),
         ('do = "plan"\ncapacity = "lots"', 3, "not a size in bytes"),

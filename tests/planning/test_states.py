@@ -25,7 +25,7 @@ from onnxtile.pipeline.run import run_one
 from onnxtile.planning.result import KeptState, ListedState, PlanResult
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.shapes.opened_calls import Unfolded
-from onnxtile.system.errors import CheckFailed, UsageError
+from onnxtile.system.errors import CheckFailed, ModelError, UsageError
 from tests.planning.conftest import Case, rows
 
 SCATTER = """
@@ -516,6 +516,12 @@ def test_a_range_from_0_is_for_lengths_of_states() -> None:
     with pytest.raises(UsageError, match="begins with 0"):
         planned(source, dims={"n": (0, 4)})
     assert planned(model(GROWING), dims={"past": (0, 3)}, verify=False).plan.ranges == {"past": (0, 3)}
+
+
+def test_a_size_that_is_missing_is_asked_for_before_lengths_of_states() -> None:
+    text = GROWING.replace(") =>", ", float[other] z) =>", 1)
+    with pytest.raises(ModelError, match=r"sizes of inputs are not known: 'z' \[other\]"):
+        planned(model(text), dims={"past": (0, 3)}, state="found")
 
 
 def test_a_concat_of_data_dependent_size_begins_with_its_first_operand() -> None:

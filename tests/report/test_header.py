@@ -284,7 +284,6 @@ def test_a_comment_neither_ends_nor_begins_another(name: str) -> None:
 
 # The tables of the C header run a model: an example beside this file, compiled, computes what onnxruntime computes.
 
-
 # Compares every operand with the recorded value, then writes the recorded results: a kernel for any operator.
 REPLAY = """
 static FILE *recorded;

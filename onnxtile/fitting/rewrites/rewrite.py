@@ -30,11 +30,18 @@ from onnxtile.fitting.rewrites.order import (
     reduce_together,
 )
 from onnxtile.fitting.rewrites.plain_attention import write_attention
-from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
-from onnxtile.fitting.rewrites.split_tokens import is_attention, is_recurrent, split_heads, split_tokens
+from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.split_tokens import (
+    is_attention,
+    is_recurrent,
+    separate_directions,
+    split_heads,
+    split_tokens,
+)
 from onnxtile.fitting.rewrites.strip_forms import (
     pool_whole_maps,
     read_by_rows,
+    rename_transposes,
     repeat_pixels,
     separate_axes,
     slice_splits,
@@ -147,10 +154,11 @@ def rows_streamed(original: ir.Model, shapes: Shapes, axes: Mapping[str, int | N
 
 
 def sizes_written(original: ir.Model, shapes: Shapes) -> UnblockedModel | None:
-    """Return a copy of a model in which sizes of tensors are constants; None where no node computes one."""
+    """Return a copy of a model in which sizes of tensors are constants, and no Transpose leaves all in its order; None for no change."""
     edit = _edit_of_copy(original, shapes)
     notes: list[ModelRewrite] = []
     _note(notes, "rewrite", "sizes that are known are constants", write_known_sizes(edit))
+    _note(notes, "rewrite", "it moves no element, and is a Reshape", rename_transposes(edit))
     return UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes)) if notes else None
 
 
@@ -233,6 +241,27 @@ def skips_made_again(
         yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
 
 
+_GROUPS = (4, 16)
+"""The groups of channels of an output that are tried."""
+_MATTERS = 8
+"""An output of this part of the largest sum of live bytes is made in groups, and none of fewer bytes."""
+
+
+def outputs_grouped(original: ir.Model, shapes: Shapes, regions: Regions, *, exact: bool) -> Iterator[UnblockedModel]:
+    """Yield copies of a model of floats whose outputs are made in groups of channels, where a copy would join their rows."""
+    least = max((region.peak for region in regions.whole), default=0) // _MATTERS
+    kept = (about for about in regions.network.tensors if about.is_kept and about.size >= max(least, 1))
+    wide = {about.name: about.planes for about in kept if not about.has_contiguous_rows}
+    most = 0 if is_quantised(original) else max(wide.values(), default=0)
+    for count in dict.fromkeys(min(count, most) for count in _GROUPS if most):
+        edit = _edit_of_copy(original, shapes)
+        notes: list[ModelRewrite] = []
+        _note(notes, "rewrite", "it is made in groups of channels", group_outputs(edit, wide, count, exact=exact))
+        if notes:
+            prune(set(all_values(edit.model)), edit.constants)
+            yield UnblockedModel(edit.model, known_shapes(edit.model, edit.shapes), tuple(notes))
+
+
 @dataclass(frozen=True)
 class TokenCuts:
     """A model whose attention runs head by head, or with recurrent layers: its tokens can be cut into pieces."""
@@ -269,6 +298,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
     edit = _edit_of_copy(original, shapes)
     apart = edit.model
     plain = write_attention(edit)
+    directions = separate_directions(edit)
     split_packed_products(edit)
     slice_splits(edit)
     edit.drop_unread()
@@ -286,6 +316,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
         join_islands(edit)
     rewrites: list[ModelRewrite] = []
     _note(rewrites, "rewrite", "attention is written as products", plain)
+    _note(rewrites, "rewrite", "each direction is a layer", directions)
     _note(rewrites, "rewrite", _OF_EXTREMES, scales)
     _note(rewrites, "heads", "one head after the other", heads)
     return TokenCuts(apart, known_shapes(apart, edit.shapes), tuple(rewrites))

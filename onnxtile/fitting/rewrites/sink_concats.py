@@ -6,7 +6,7 @@ fewer bytes live at once. No product is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 from itertools import accumulate, islice, pairwise
 
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import STANDARD
-from onnxtile.operators.reads import AxisLink, AxisLinks
+from onnxtile.operators.reads import AxisLink, AxisLinks, SlidingAxis
 from onnxtile.operators.table import Products, operator_of
 from onnxtile.system.dataclass import dataclass
 
@@ -228,21 +228,23 @@ def run_items_apart(edit: ModelEdit) -> list[ir.Node]:
         if not tail.axes.keys().isdisjoint(node.inputs):
             tail.add(node, alone(edit, tail, node, frozenset()))
     if tail.links:
-        _write(edit, tail, batch)
+        _write(edit, tail, batch, _first_after(edit, list(tail.links)))
     return list(tail.links)
 
 
-def _write(edit: ModelEdit, tail: JoinTail, batch: list[ir.Value]) -> None:
+def _write(edit: ModelEdit, tail: JoinTail, cut: list[ir.Value], before: ir.Node | None) -> None:
+    """Write the nodes of a tail once for each part, before a node; of each tensor of `cut` a part is a Slice."""
     nodes = list(tail.links)
-    before = _first_after(edit, nodes)
     joined = read_after(nodes)
-    parts: dict[ir.Value, list[ir.Value]] = {value: [] for value in batch}
-    read = [value for value in batch if any(use.node in tail.links for use in value.uses())]
+    parts: dict[ir.Value, list[ir.Value]] = {value: [] for value in cut}
+    read = [value for value in cut if any(use.node in tail.links for use in value.uses())]
     for number, (start, stop) in enumerate(pairwise(tail.ends)):
-        bounds = [edit.numbers([bound]) for bound in (start, stop, 0)]
         for value in read:
-            item = edit.resized(value, 0, 1, f"item{number}")
-            parts[value].append(edit.add(before, "Slice", [value, *bounds], item))
+            axis = tail.axes[value]
+            times = (edit.sizes(value) or ())[axis] // tail.ends[-1]
+            bounds, attributes = edit.slice_bounds(([start * times], [stop * times], [axis]), "numbers")
+            item = edit.resized(value, axis, (stop - start) * times, f"item{number}")
+            parts[value].append(edit.add(before, "Slice", [value, *bounds], item, attributes))
         for node in nodes:
             write_part(edit, tail, node, number, parts, before)
     for value in joined:
@@ -262,3 +264,45 @@ def _first_after(edit: ModelEdit, nodes: list[ir.Node]) -> ir.Node | None:
         ),
         None,
     )
+
+
+# The output of a model is made some channels at a time. The strips of a map are joined by a copy, so they live beside the whole map.
+#
+# The strips of a group of channels are joined alone, and die then. The groups lie one after the other in the bytes of the output.
+
+
+def group_outputs(edit: ModelEdit, names: Collection[str], count: int, *, exact: bool) -> list[ir.Node]:
+    """Make each output of `names` in `count` groups of channels at most, which are joined; return the nodes that made them.
+
+    With `exact`, no product is cut. An output is left as it is where the parts of operands would take fewer bytes than its own.
+    """
+    changed = []
+    for value in [one for one in edit.model.graph.outputs if one.name in names and not one.uses()]:
+        node, sizes = value.producer(), edit.sizes(value) or ()
+        axis = next((axis for axis, size in enumerate(sizes) if size > 1), None)
+        if node is None or axis is None or len(node.outputs) > 1 or has_body(node) or (exact and _sums(node)):
+            continue
+        links = edit.links(node, axis) or ()
+        cut = [(one, link) for one, link in zip(node.inputs, links, strict=False) if one is not None and link]
+        made = [one for one, _ in cut if one not in edit.constants]
+        parts = (_is_plain(link) or (_is_block(link) and one not in edit.constants) for one, link in cut)
+        if not links or not all(parts) or len(set(made)) < len(made):
+            continue
+        if not made or sum(map(edit.bytes, made)) >= edit.bytes(value):
+            tail = JoinTail([*_ends(sizes[axis], count)], {one: link.axis for one, link in cut})
+            tail.add(node, (axis, links))
+            _write(edit, tail, made, node)
+            changed.append(node)
+    return changed
+
+
+def _is_block(link: AxisLink) -> bool:
+    """Return whether each element reads as many elements, which no other reads."""
+    slide = link.window
+    return slide is not None and slide == SlidingAxis(slide.stride, slide.stride, size=slide.size, out=slide.out)
+
+
+def _ends(size: int, count: int) -> Iterator[int]:
+    """Yield where groups of channels begin and end."""
+    count = min(count, size)
+    return (size * number // count for number in range(count + 1))

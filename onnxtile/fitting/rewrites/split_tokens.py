@@ -364,6 +364,51 @@ def is_recurrent(node: ir.Node) -> bool:
     return plain and (len(node.inputs) <= _LENGTHS or node.inputs[_LENGTHS] is None)
 
 
+def separate_directions(edit: ModelEdit) -> list[ir.Node]:
+    """Let each recurrent layer of two directions be one of each, joined; return those that went. The one that runs forward may be cut."""
+    separated = []
+    for node in list(edit.model.graph):
+        is_plain = node.op_type in _STATES and node.domain in STANDARD and bool(node.outputs[0].name)
+        is_plain &= not node.attributes.get_int("layout", 0) and node.attributes.keys().isdisjoint(_OF_DIRECTIONS)
+        if is_plain and node.attributes.get_string("direction", "forward") == "bidirectional":
+            # The layer that runs in reverse is whole before the pieces of the other.
+            parts = [_one_direction(edit, node, number) for number in (1, 0)][::-1]
+            for place, value in enumerate(node.outputs):
+                if value.name:
+                    made = [results[place] for results in parts]
+                    edit.replace(value, edit.join(node, value, made, 0 if place else 1, "directions"))
+            edit.model.graph.remove(node, safe=True)
+            separated.append(node)
+    return separated
+
+
+_OF_DIRECTIONS = {"activations", "activation_alpha", "activation_beta"}
+"""Attributes with values for both directions."""
+
+
+def _one_direction(edit: ModelEdit, node: ir.Node, number: int) -> list[ir.Value]:
+    """Write one direction of a recurrent layer of two; return its results."""
+    inputs: list[ir.Value | None] = []
+    for place, value in enumerate(node.inputs):
+        if value is None or place in {0, _LENGTHS}:
+            inputs.append(value)
+        elif value in edit.constants:
+            inputs.append(edit.part(f"{value.name}/{number}", value, (0, number, number + 1)))
+        else:
+            bounds, attributes = edit.slice_bounds(([number], [number + 1], [0]), "numbers")
+            part = edit.resized(value, 0, 1, f"direction{number}")
+            inputs.append(edit.add(node, "Slice", [value, *bounds], part, attributes))
+    results = [
+        edit.resized(value, 0 if place else 1, 1, f"direction{number}") if value.name else ir.Value(name="")
+        for place, value in enumerate(node.outputs)
+    ]
+    edit.again(node, node, inputs, results)
+    made = results[0].producer()
+    assert made is not None
+    made.attributes["direction"] = ir.AttrString("direction", ("forward", "reverse")[number])
+    return results
+
+
 _PASSES = 4
 """Passes over the graph in both directions, at most, until the axes of tokens are known."""
 

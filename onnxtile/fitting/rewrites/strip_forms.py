@@ -200,6 +200,30 @@ def _repeats_pixel(view: NodeView, *, exact: bool) -> bool:
     return plain and not is_part and bool(changed) and all(before[axis] == 1 for axis in changed)
 
 
+# A Transpose that moves axes of one element alone, as that of a batch of one before attention or a recurrent layer, is a Reshape.
+#
+# A Reshape has the bytes of its operand, where a Transpose copies them.
+
+
+def rename_transposes(edit: ModelEdit) -> list[ir.Node]:
+    """Let each Transpose that leaves all elements in their order be a Reshape; return those that went."""
+    changed = []
+    for node in list(edit.model.graph):
+        is_transpose = node.op_type == "Transpose" and node.domain in STANDARD
+        source, result = node.inputs[0] if is_transpose else None, node.outputs[0]
+        sizes, made = edit.sizes(source) if source is not None else None, edit.sizes(result)
+        if source is None or not sizes or not made or result in edit.constants or source in edit.constants:
+            continue
+        order = node.attributes.get_ints("perm") or range(len(sizes))[::-1]
+        long = [axis for axis in order if sizes[axis] > 1]
+        if long == sorted(long):
+            reshaped = edit.value(f"{result.name}/renamed", made, edit.dtype(result))
+            edit.replace(result, edit.add(node, "Reshape", [source, edit.numbers(made)], reshaped))
+            edit.model.graph.remove(node, safe=True)
+            changed.append(node)
+    return changed
+
+
 # Operators that interpolate or mirror along rows and columns at once work along one axis after the other, so that rows can be cut.
 
 

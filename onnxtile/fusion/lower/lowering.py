@@ -253,18 +253,20 @@ class LoweringFacts:
         self._shapes = shapes
         self._constants = Constants(model)
         self._model = model
-        self._values: dict[str, ir.Value | None] = {}
+        self._values: dict[str, list[ir.Value]] = {}
         for graph in model.graphs():
             results = (value for node in graph for value in node.outputs if value.name)
             for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)):
-                # A name that two graphs use identifies no value.
-                self._values[value.name or ""] = None if value.name in self._values else value
+                self._values.setdefault(value.name or "", []).append(value)
 
     def argument(self, value: ir.Value) -> Argument:
         """Return the type and shape of a value of the fused model."""
-        known = self._values.get(value.name or "")
-        if known is None:
-            return Argument(value, value.dtype, None)
+        named = self._values.get(value.name or "", ())
+        if len(named) != 1:  # a name that several graphs use identifies no value, but these may agree
+            types, shapes = {self._shapes.dtype(one) for one in named}, {self._shapes.dims(one) for one in named}
+            dtype = types.pop() if len(types) == 1 else value.dtype
+            return Argument(value, dtype, shapes.pop() if len(shapes) == 1 else None)
+        (known,) = named
         constant, dims, dtype = known in self._constants, self._shapes.dims(known), self._shapes.dtype(known)
         if constant and known.const_value is not None:
             dims = tuple(known.const_value.shape.numpy()) if dims is None else dims
@@ -286,10 +288,10 @@ class LoweringFacts:
 
     def elements(self, value: ir.Value) -> Array:
         """Return the elements of a constant. Raises KeyError where it is none."""
-        known = self._values.get(value.name or "")
-        if known is None:
+        named = self._values.get(value.name or "", ())
+        if len(named) != 1:
             raise KeyError(value.name)
-        return self._constants.array(known)
+        return self._constants.array(named[0])
 
     def elements_of(self, argument: Argument, refusal: str) -> Array:
         """Return the elements of a constant argument. Raises NotLowered with the `refusal` where it is none."""

@@ -104,7 +104,7 @@ class Softmax(Lowering):
 
     def to_onnx(self, site: CallSite) -> Replacement:
         """Return Softmax-13, which shifts by the largest element also where the body does not, and so does not overflow."""
-        axis = only_axis(site.forms[0], "ReduceSum")
+        axis = only_axis(site.forms[0])
         reason = "its body is not exp(x - max x) / Σ exp(x - max x) along one axis"
         (x,) = require_operator(site, lambda x: definition("Softmax", 13, (x,), (("axis", axis),), (axis,)), reason)
         require_type("Softmax", x, WITH_DOUBLE)

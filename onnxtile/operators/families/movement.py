@@ -79,7 +79,7 @@ def _window(view: NodeView, axis: int, *, stride: int = 1, before: int = 0, afte
 
 
 def pad_sizes(view: NodeView) -> list[int]:
-    """Return the padding before each axis, then that behind each. Raises NotApplicable where it is computed at run time."""
+    """Return the padding before each axis, then that after each. Raises NotApplicable where it is computed at run time."""
     rank = len(view.result)
     if view.opset < 11:
         return view.ints("pads", view.ints("paddings", ()))
@@ -138,10 +138,11 @@ def gathered(view: NodeView, axis: int) -> AxisLinks:
 
 
 def depth_to_space(view: NodeView, axis: int) -> AxisLinks:
-    """DepthToSpace: rows and columns come from channels, in blocks."""
-    if axis == 1:
+    """DepthToSpace: rows and columns come from channels, in blocks; with the mode CRD, each channel from a block of channels."""
+    if axis == 1 and view.node.attributes.get_string("mode", "DCR") != "CRD":
         raise NotApplicable("it moves channels to rows and columns")
-    return (AxisLink(axis, factor=1 if axis == 0 else view.integer("blocksize", 1)),)
+    length = view.integer("blocksize", 1)
+    return (_blocks(1, length**2, view.result[1]) if axis == 1 else AxisLink(axis, factor=length if axis else 1),)
 
 
 def space_to_depth(view: NodeView, axis: int) -> AxisLinks:

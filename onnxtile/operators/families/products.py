@@ -415,7 +415,7 @@ def as_float(view: NodeView, axis: int) -> AxisLinks:
     row = operator_of(view.node)
     assert row is not None and isinstance(row.quantised, FloatMeaning)
     if view.integer("channels_last", 0):
-        raise NotApplicable("its channels are behind its columns")
+        raise NotApplicable("its channels are after its columns")
     places = tuple(index for index in row.quantised.places(view.node) if index < len(view.node.inputs))
     opset = view.integer("opset", view.opset)
     plain = QuantisedView(view.node, view.shapes, view.constants, opset, places)

@@ -18,13 +18,13 @@ import onnx_ir as ir
 from onnxtile.declare.plan_document import MemoryCopy, TransferTime
 from onnxtile.inspection.work import works
 from onnxtile.kernels.aliases import LayoutFacts
-from onnxtile.kernels.from_onnx import PlanScope, read_kernels
+from onnxtile.kernels.from_onnx import PlanScope
 from onnxtile.kernels.kernel_graph import NONE, UNKNOWN
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.layout import Layout, RulesInMemories
-from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, plan_terms
+from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, set_up
 from onnxtile.planning.movement.eviction import (
     Eviction,
     MovementProblem,
@@ -48,7 +48,6 @@ from onnxtile.planning.movement.uses import (
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.orders import find_order, named
-from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MovementResult, PlanResult
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.opened_calls import Unfolded, unfold
@@ -641,12 +640,11 @@ def _all_uses(
 def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> Iterator[tuple[Layout, LayoutFacts]]:
     """Yield layouts of the graph, each of another order, with all inputs and outputs in memory."""
     facts, found = facts_of(opened, settings)
-    chosen, order = find_planner(settings.planner), find_order(settings.order)
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
     scope = PlanScope(graph, "inside", overwrite_inputs=True)
-    kernels = read_kernels(facts, scope).sharing_by(RULES).under(residence.apart)
-    setup = plan_terms(facts, settings, order, chosen, settings.effort).set_up(kernels)
+    setup = set_up(facts, scope, replace(settings, share=RULES), residence.apart)
+    kernels = setup.search.graph
     held = setup.needs.workspaces(kernels, kernels.own_order) if residence.fixed.fixed_names else ()
     workspaces = {workspace.buffer.name for workspace in held}
     residence.fixed.require_known(opened.model, kernels, workspaces)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import time
 from contextlib import suppress
@@ -83,8 +82,6 @@ _CLOSING = 300_000_000
 """The steps of the normal effort for one problem while its arena is far above the lower bound: compiled, a second."""
 
 _ENDLESS = 10**18
-_LONGEST = 30
-"""Characters of a time, at most."""
 
 
 @dataclass
@@ -123,27 +120,19 @@ class SearchBudget:
         return time.monotonic() - self._start
 
 
-def parse_effort(level: str | None = None, seconds: str | None = None) -> Effort:
-    """Return the effort that `level` ("low", "normal", "high", or a number of steps) and `seconds` ("5s", "0.5") ask for.
+def parse_effort(level: str | None = None, seconds: float | None = None) -> Effort:
+    """Return the effort that `level` ("low", "normal", "high", or a number of steps) and a limit of `seconds` ask for.
 
-    With seconds and no level, only the clock ends the search. Raises UsageError for an invalid level or time.
+    With seconds and no level, only the clock ends the search. Raises UsageError for an invalid level.
     """
-    limit = None if seconds is None else _seconds(seconds)
     if level is None:
-        return NORMAL if limit is None else Effort(_ENDLESS, _ENDLESS, limit)
+        return NORMAL if seconds is None else Effort(_ENDLESS, _ENDLESS, seconds)
     if level in LEVELS:
-        return Effort(LEVELS[level].steps, LEVELS[level].fitting, limit)
+        return Effort(LEVELS[level].steps, LEVELS[level].fitting, seconds)
     steps = whole(level)
     if steps is None:
         raise UsageError(f"invalid effort {level!r} (choose {', '.join(LEVELS)}, or a number of steps)")
-    return Effort(steps, steps, limit)
-
-
-def _seconds(text: str) -> float:
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|min)?", text, re.ASCII)
-    if number is None or len(text) > _LONGEST:
-        raise UsageError(f"invalid time {text!r}", hint="write it in seconds: 5s")
-    return float(number[1]) * {"ms": 0.001, "min": 60.0}.get(number[2], 1.0)
+    return Effort(steps, steps, seconds)
 
 
 # Modules of plain functions, compiled by numba if it is installed: the same plans, many times faster.

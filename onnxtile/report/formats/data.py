@@ -81,7 +81,7 @@ def _csv(given: PlanJson, _options: RenderOptions) -> bytes:
 
 
 def _new_id(name: str, taken: set[str]) -> str:
-    """Return `name`, with a mark behind it for each time that it is `taken`, and add it to these."""
+    """Return `name`, with a mark after it for each time that it is `taken`, and add it to these."""
     while name in taken:
         name += "#"
     taken.add(name)

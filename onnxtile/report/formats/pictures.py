@@ -126,9 +126,7 @@ HTML = Format("html", ".html", render, "an interactive page: the arena over the 
 # A memory map for print, in SVG and PNG: steps across, addresses up, a rectangle for each tensor, and the live bytes of each step below.
 #
 # One column a plan (two where plans are compared, at the same scale of bytes or each at its own), one row an arena. All lengths are points.
-
-
-# Names inside rectangles: which fit, how large, and how shortened.
+# First the names inside rectangles: which fit, how large, and how shortened.
 
 _LEAST = 6
 """The least characters of a shortened name."""

@@ -73,7 +73,7 @@ def _unit(value: TableValue, alignment: int) -> int:
 
 
 def _block(arena: str) -> str:
-    """Return the name of an arena in macros, which differs from all other macros, also with _SIZE behind it."""
+    """Return the name of an arena in macros, which differs from all other macros, also with _SIZE after it."""
     name = identifier(arena).upper()
     return f"{name}_ARENA" if name == "COUNT" or name.split("_")[-1] == "SIZE" else name
 
@@ -249,9 +249,6 @@ def _described(value: TableValue, table: RunTable) -> str:
 FORMAT = Format("header", ".h", _write, "a C header (C99, C++11): offsets, shapes, and the nodes in order")
 
 
-# The tables of a C header: tensors by index, nodes in order, and what they read, write and are told.
-
-
 # Parts of C sources: comments, texts, numbers and lists.
 
 _LONGEST = 4000
@@ -337,7 +334,7 @@ ABSENT = -1
 """The index of an operand or result that is left out."""
 
 _COPY_FIELDS = ("bytes", "step", "target_free", "source_ready", "before", "source_until")
-"""The fields of a copy between memories behind its source and its result, in the order of the C struct (_COPY)."""
+"""The fields of a copy between memories after its source and its result, in the order of the C struct (_COPY)."""
 
 
 @dataclass(frozen=True)
@@ -488,31 +485,30 @@ def _rows_of(state: Mapping[str, Any]) -> tuple[int, int]:
     return state["size"] // pitch, pitch
 
 
-ELEMENT_BYTES = {
-    "FLOAT": 4,
-    "INT32": 4,
-    "UINT32": 4,
-    "DOUBLE": 8,
-    "INT64": 8,
-    "UINT64": 8,
-    "COMPLEX64": 8,
-    "COMPLEX128": 16,
+_BITS: Mapping[str, int] = {
+    **{"": 0, "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "STRING": 0},
+    **{"BOOL": 8, "FLOAT16": 16, "DOUBLE": 64, "UINT32": 32, "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128},
+    **{"BFLOAT16": 16, "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8},
+    **{
+        "UINT4": 4,
+        "INT4": 4,
+        "FLOAT4E2M1": 4,
+        "FLOAT8E8M0": 8,
+        "UINT2": 2,
+        "INT2": 2,
+        "FLOAT6E2M3": 6,
+        "FLOAT6E3M2": 6,
+    },
 }
-ELEMENT_BYTES |= dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 2)
-"""Bytes of an element of more than one, by type."""
-
-_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
-"""Bits of an element of less than a byte, by type."""
-
-TYPES = (
-    *("", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE"),
-    *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2"),
-    *("FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2"),
-)
+"""Bits of an element by its type, 0 where they are not fixed."""
+TYPES = tuple(_BITS)
 """Element types by their numbers in ONNX (onnx.proto, TensorProto.DataType)."""
 
 KINDS = ("activation", "output", "input", "workspace", "constant", "outside")
 """Kinds of tensors, by their numbers in the header."""
+
+
+# The tables of a C header: tensors by index, nodes in order, and what they read, write and are told.
 
 
 def tables(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], prefix: str) -> Iterator[str]:
@@ -610,9 +606,7 @@ def _bytes(value: TableValue) -> int:
 
 def element_bits(value: TableValue) -> int:
     """Return the bits of an element of `value`, 0 where they are not known."""
-    if not value.dtype or value.dtype == "STRING":
-        return 0
-    return _PACKED_BITS.get(value.dtype, 8 * ELEMENT_BYTES.get(value.dtype, 1))
+    return _BITS.get(value.dtype or "", 8)
 
 
 _ATTRIBUTE = """

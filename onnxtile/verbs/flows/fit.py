@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -27,6 +28,7 @@ from onnxtile.fitting.rewrites.rewrite import (
     ModelRewrite,
     batch_apart,
     in_order_of_plan,
+    outputs_grouped,
     passed_twice,
     rows_streamed,
     sizes_written,
@@ -339,12 +341,13 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
     tokens = None if keeps else tokens_cut(subject, wanted)
     if tokens is None:
         return _cut_into_regions(subject, wanted)
-    may_fit = wanted.capacity is None or tokens.schedule.peak <= wanted.capacity
+    least = min(tokens.schedule.peak, tokens.arena)
+    may_fit = wanted.capacity is None or least <= wanted.capacity
     if not may_fit or not _is_within(tokens.plan.arena_size, wanted):
         of_regions, is_cut_short = _cut_into_regions(subject, wanted)
         if of_regions is not None:
             fits = _is_within(of_regions.plan.arena_size, wanted)
-            if fits or of_regions.plan.peak <= tokens.schedule.peak:
+            if fits or of_regions.plan.peak <= least:
                 return of_regions, is_cut_short
     return tokens, False
 
@@ -379,9 +382,11 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     floor = floor_of(base.regions, base.extra_left, remakes=not subject.options.exact)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
-    for form in _forms(base):
+    forms = _forms(base)
+    for number, form in enumerate(chain(forms, last_forms(subject))):
         again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
-        if best is not None and best.fits(wanted.capacity) and again >= best.price(prices):
+        fits = best is not None and best.fits(wanted.capacity)
+        if best is not None and fits and (number >= len(forms) or again >= best.price(prices)):
             continue
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
@@ -410,6 +415,12 @@ def _forms(edited: FitSubject) -> list[FitSubject]:
             forms.append(form)
     skips = () if edited.options.exact else skips_made_again(edited.model, edited.shapes, edited.regions, most)
     return [*forms, *(edited.rewritten(skip) for skip in skips)]
+
+
+def last_forms(subject: FitSubject) -> Iterator[FitSubject]:
+    """Yield forms of the model that are tried only where no other fits: with outputs in groups of channels."""
+    for grouped in outputs_grouped(subject.model, subject.shapes, subject.regions, exact=subject.options.exact):
+        yield unblocked_subject(subject.rewritten(grouped))
 
 
 def unblocked_subject(subject: FitSubject) -> FitSubject:

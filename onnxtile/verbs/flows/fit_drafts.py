@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -528,11 +528,15 @@ _MENDED = 4
 
 @dataclass(frozen=True)
 class _TokenTrial:
-    """A model with its tokens in pieces, which are not cut any more: the largest sums of live bytes of its segments, and of them all."""
+    """A model with its tokens in pieces, which are not cut any more: the largest sums of live bytes of its segments, and of them all.
+
+    `whole` is the largest sum of the model, with the kernels beside the pieces as they are.
+    """
 
     count: int
     subject: FitSubject
     peak: int
+    whole: int
     segments: Mapping[int, int]
 
     @cached_property
@@ -542,10 +546,14 @@ class _TokenTrial:
         counted = (cost for kernel, cost in zip(kernels, whole, strict=True) if kernel.reason == _IN_PIECES)
         return FitSchedule(tuple(counted))
 
+    def bytes_within(self, capacity: int | None) -> int:
+        """Return the bytes that count for a capacity: of each piece alone where kernels beside them are still to be cut."""
+        return self.pieces.peak if capacity is None or self.peak <= capacity < self.whole else self.peak
+
     def draft(self, wanted: FitTarget) -> WrittenSchedule:
         """Return the schedule that cuts no kernel; where one beside the pieces takes more bytes than wanted, such are cut into regions."""
         subject, capacity = self.subject, max(wanted.capacity or 0, self.pieces.peak)
-        if subject.whole.peak <= capacity:
+        if min(self.whole, subject.whole.peak) <= capacity:
             return WrittenSchedule(subject, subject.whole)
         left = replace(wanted, capacity=capacity, extra_macs=max(subject.extra_left, 0.0), prices=subject.prices)
         return FitAttempts(subject, left).result() or WrittenSchedule(subject, subject.whole)
@@ -558,30 +566,42 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None
     """
     best: _TokenTrial | None = None
     cuts = token_cuts(subject.model, subject.shapes)
-    trials: list[_TokenTrial] = []
-    least, before, left = subject.before.arena, (0, 0), _KERNELS
+    trials, drafts = list[_TokenTrial](), list[WrittenSchedule]()
+    least, before = subject.before.arena, (0, 0)
     if cuts is None:
         return None
-    for count in _PIECES:
-        trial = _token_trial(subject, cuts, count)
-        if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
-            break
+    for trial in _token_trials(subject, cuts, wanted):
         if not trials and wanted.capacity is not None and _peak_of_tokens(subject, trial) <= wanted.capacity:
             return None  # what is beside the tokens takes more
         trials.append(trial)
-        left -= trial.subject.kernels
-        peak = trial.peak
-        if wanted.capacity is None or peak <= wanted.capacity:
-            peak = trial.pieces.peak
+        count, peak = trial.count, trial.bytes_within(wanted.capacity)
         is_worth = wanted.capacity is not None or best is None or is_in_proportion(best.pieces, trial.pieces)
         if peak < least and is_worth:
             best, least = trial, peak
+            if wanted.capacity is not None and peak <= wanted.capacity:
+                drafts.append(_with_fewer_pieces(subject, cuts, best, trials, wanted))
+                if drafts[-1].arena <= wanted.capacity or wanted.is_late:
+                    return drafts[-1]
+                continue  # gaps between the buffers: more pieces may leave fewer bytes of them
         elif best is not None and count > _UNSURE:
             break
         if is_settled(before, (count, peak), wanted.capacity) or wanted.is_late:
             break
         before = (count, peak) if count > 1 else before
-    return None if best is None else _with_fewer_pieces(subject, cuts, best, trials, wanted)
+    if drafts or best is None:
+        return min(drafts, key=lambda draft: draft.arena, default=None)
+    return _with_fewer_pieces(subject, cuts, best, trials, wanted)
+
+
+def _token_trials(subject: FitSubject, cuts: TokenCuts, wanted: FitTarget) -> Iterator[_TokenTrial]:
+    """Yield the model with more and more pieces of its tokens, until there are too many kernels."""
+    left = _KERNELS
+    for count in _PIECES:
+        trial = _token_trial(subject, cuts, count)
+        if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
+            return
+        left -= trial.subject.kernels
+        yield trial
 
 
 def _peak_of_tokens(subject: FitSubject, trial: _TokenTrial) -> int:
@@ -626,7 +646,7 @@ def _token_trial(
             segments[segment] = max(segments.get(segment, 0), load)
         kernels.append(kernel if segment is None else replace(kernel, links=None, reason=_IN_PIECES))
     beside = Regions(replace(network, kernels=kernels[::-1]), edited.regions.groups)
-    return _TokenTrial(count, replace(edited, regions=beside), max(segments.values()), segments)
+    return _TokenTrial(count, replace(edited, regions=beside), max(segments.values()), max(loads), segments)
 
 
 def _with_fewer_pieces(

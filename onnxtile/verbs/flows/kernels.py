@@ -190,5 +190,5 @@ def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | P
     """
     from onnxtile.firmware.build import ProgramTarget, build
 
-    how = {"verify": options.verify, "weights": options.figures.weights, "progress": options.progress, **how}
-    return build(opened, plan, target=ProgramTarget.of(options.figures), **how)
+    target = ProgramTarget.of(options.figures)
+    return build(opened, plan, target=target, verify=options.verify, progress=options.progress, **how)

@@ -30,9 +30,9 @@ from onnxtile.verbs.match import DraftOptions, MatchOptions, PatternNewCommand
 
 @dataclass(frozen=True, repr=False)
 class MatchResult(VerbResult):
-    """Finds the matches of a query.
+    """The matches of a query.
 
-    `query` is the text of the query, `matches` has the root, the nodes and the anchors of each match, in the order of the graph.
+    `query` is its text, `matches` has the root, the nodes and the anchors of each match, in the order of the graph.
     """
 
     verb: ClassVar[str] = "match"

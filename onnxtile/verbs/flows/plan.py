@@ -286,7 +286,8 @@ class RangedModel:
         try:
             require_sizes(self.model, known.formulas)
         except ModelError:
-            require_sizes_from_1(ranges)
+            if set(symbols(free_inputs(self.model))) <= self._renamed(ranges).keys():
+                require_sizes_from_1(ranges)
             raise
         require_windows(self.model, known.formulas, self._renamed(ranges))
         return unfold(self.model, known, Constants(self.model))

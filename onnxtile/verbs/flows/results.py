@@ -516,14 +516,8 @@ class PlannedModel(ModelResult):
         from onnxtile.firmware.build import ProgramTarget, build
         from onnxtile.tiling.limits import figures_of
 
-        figures = TargetFigures() if target is None else figures_of(target)
-        return build(
-            self.opened(),
-            self.plan,
-            verify=self.verdict is not None,
-            weights=figures.weights,
-            target=ProgramTarget.of(figures),
-        )
+        how = ProgramTarget.of(TargetFigures() if target is None else figures_of(target))
+        return build(self.opened(), self.plan, verify=self.verdict is not None, target=how)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""

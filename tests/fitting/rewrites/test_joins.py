@@ -1,15 +1,19 @@
-"""Axes that are taken apart: operands of a Concat, items of a batch."""
+"""Axes that are taken apart: operands of a Concat, items of a batch, channels of an output."""
 
 from __future__ import annotations
+
+from math import prod
 
 import onnx
 import pytest
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
-from onnxtile.fitting.rewrites.sink_concats import run_items_apart, sink_concats
+from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
+from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows.fit import attempt, read_subject
 from tests.fitting.networks import model
 
 # Nodes behind a Concat that treat each element of its axis alone run on its operands; their results are joined.
@@ -177,3 +181,61 @@ def test_slices_with_bounds_from_shapes_are_cut() -> None:
     assert fitted.after.arena <= 64 * 1024
     assert any(step.text.endswith("sizes that are known are constants") for step in fitted.steps)
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+# An output is made in groups of channels: the strips of a group are joined, and die then.
+
+
+def map_net(last: str = "Relu(c)", channels: int = 8, rows: int = 64, columns: int = 16) -> onnx.ModelProto:
+    """Return two convolutions and an operator that makes a map of some channels."""
+    text = f"""
+g (float[1,2,64,16] x) => (float[1,{channels},{rows},{columns}] y) {{
+    [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w0)
+    [wide] b = Relu(a)
+    [second] c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(b, w1)
+    [last] y = {last}
+}}"""
+    return model(text, w0=(16, 2, 3, 3), w1=(8, 16, 3, 3), w2=(8, 8, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("last", "sizes"),
+    [
+        pytest.param("Relu(c)", (8, 64, 16), id="elementwise"),
+        pytest.param("Conv(c, w2)", (8, 64, 16), id="product"),
+        pytest.param('DepthToSpace<blocksize=2, mode="CRD">(c)', (2, 128, 32), id="blocks of channels"),
+    ],
+)
+def test_the_strips_of_an_output_are_joined_in_groups_of_channels(last: str, sizes: tuple[int, int, int]) -> None:
+    made, output = map_net(last, *sizes), 4 * prod(sizes)
+    fitted = onnxtile.fit(made, capacity=output * 7 // 4, budget="0%")
+    assert ["last"] in [list(step.nodes) for step in fitted.steps if step.text.endswith(GROUPS)]
+    assert fitted.after.arena < 2 * output <= fitted.before.arena
+    assert fitted.after.macs == fitted.before.macs
+    assert fitted.verdict is not None and fitted.verdict.equal
+    # Where the copy of the whole map fits, no channels are apart.
+    assert not any(step.text.endswith(GROUPS) for step in onnxtile.fit(made, capacity=output * 9 // 4).steps)
+
+
+GROUPS = "it is made in groups of channels"
+
+
+@pytest.mark.parametrize(
+    ("last", "sizes", "exact"),
+    [
+        pytest.param("Softmax<axis=1>(c)", (8, 64, 16), False, id="sums over channels"),
+        pytest.param("DepthToSpace<blocksize=2>(c)", (2, 128, 32), False, id="channels that are mixed"),
+        pytest.param("Conv(c, w2)", (8, 64, 16), True, id="exact"),
+    ],
+)
+def test_an_output_stays_whole_where_no_channel_is_apart(last: str, sizes: tuple[int, int, int], exact: bool) -> None:
+    read = load(map_net(last, *sizes))
+    assert not group_outputs(ModelEdit(read, resolve(read)), {"y"}, 4, exact=exact)
+
+
+def test_a_copy_that_joins_pieces_is_named_where_nothing_fits() -> None:
+    made = map_net("DepthToSpace<blocksize=2>(c)", 2, 128, 32)
+    options = FitOptions(made, capacity=4 * prod((2, 128, 32)) * 7 // 4)
+    blocked = attempt(options, read_subject(options)).blocked_by
+    assert blocked is not None
+    assert "c: a copy joins its pieces, which live beside it" in blocked.reasons

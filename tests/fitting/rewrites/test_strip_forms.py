@@ -12,7 +12,7 @@ import pytest
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.order import reduce_together
-from onnxtile.fitting.rewrites.strip_forms import pool_whole_maps, repeat_pixels
+from onnxtile.fitting.rewrites.strip_forms import pool_whole_maps, rename_transposes, repeat_pixels
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model, run
@@ -140,3 +140,33 @@ def test_the_repeated_mean_of_a_pyramid_is_made_strip_by_strip() -> None:
     assert fitted.before.arena == (16 + 2) * 32 * 32 * 4
     assert fitted.after.arena < 1.1 * 8 * 32 * 32 * 4
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+# A Transpose that leaves all elements in their order has the bytes of its operand.
+
+
+@pytest.mark.parametrize(
+    ("order", "sizes", "is_renamed"),
+    [
+        pytest.param([1, 0, 2], (12, 1, 8), True, id="a batch of one"),
+        pytest.param([1, 2, 0], (12, 8, 1), True, id="a batch of one at the end"),
+        pytest.param([0, 2, 1], (1, 8, 12), False, id="rows become columns"),
+    ],
+)
+def test_a_transpose_that_moves_no_element_is_a_reshape(
+    order: list[int], sizes: tuple[int, ...], is_renamed: bool
+) -> None:
+    made = model(
+        f"""
+g (float[1,12,8] x) => (float[{",".join(map(str, sizes))}] y) {{
+    [before] a = Relu(x)
+    [turned] t = Transpose<perm={order}>(a)
+    [after] y = Sigmoid(t)
+}}"""
+    )
+    edit = edit_of(made)
+    assert [node.name for node in rename_transposes(edit)] == ["turned"] * is_renamed
+    assert onnxtile.verify(made, edit.model).equal
+    # The operand is not read any more once it was renamed.
+    whole = 4 * 12 * 8
+    assert onnxtile.plan(edit.model).plan.arena_size == (whole if is_renamed else 2 * whole)
