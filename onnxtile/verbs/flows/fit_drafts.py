@@ -580,8 +580,8 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None
             best, least = trial, peak
             if wanted.capacity is not None and peak <= wanted.capacity:
                 drafts.append(_with_fewer_pieces(subject, cuts, best, trials, wanted))
-                if drafts[-1].arena <= wanted.capacity or wanted.is_late:
-                    return drafts[-1]
+                if drafts[-1].arena <= wanted.capacity or wanted.capacity < trial.whole or wanted.is_late:
+                    break
                 continue  # gaps between the buffers: more pieces may leave fewer bytes of them
         elif best is not None and count > _UNSURE:
             break
