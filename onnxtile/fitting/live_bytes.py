@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -195,8 +195,13 @@ class RegionTracer:
     def _rows_in(self, strip: int) -> Iterator[list[PatchRange | None]]:
         """Yield the rows that each kernel computes in a strip, and those that it reads of each operand."""
         starts, stops = (table[:, strip].tolist() for table in self._row_table)
-        pairs = ((start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True))
-        return (list(islice(pairs, 1 + len(span.needs))) for span in self.rows)
+        pairs = [(start, stop) if start < stop else None for start, stop in zip(starts, stops, strict=True)]
+        return (pairs[low:high] for low, high in self._row_places)
+
+    @cached_property
+    def _row_places(self) -> list[tuple[int, int]]:
+        """The places in a column of the row table of the rows that each kernel computes and reads."""
+        return list(pairwise(accumulate((1 + len(span.needs) for span in self.rows), initial=0)))
 
     @cached_property
     def _row_table(self) -> tuple[RowNumbers, RowNumbers]:
@@ -623,21 +628,6 @@ _EMPTY = 1 << 40
 
 
 @dataclass(frozen=True)
-class CutCost:
-    """The largest sum of live bytes, and the nodes, calls of kernels and copied bytes of all strips.
-
-    `loads` are the largest sums while each kernel runs, `rest` that between two strips.
-    """
-
-    peak: int
-    nodes: int
-    copied: int
-    calls: int
-    loads: tuple[int, ...] = ()
-    rest: int = 0
-
-
-@dataclass(frozen=True)
 class Overload:
     """What is known of a region that exceeds a capacity: its live bytes in the first of its strips, up to one that does.
 
@@ -656,6 +646,53 @@ class Overload:
     def beside(self, passing: int) -> Overload:
         """Return the same with so many more bytes that live throughout the region."""
         return Overload(tuple(load + passing for load in self.loads), self.rest + passing, self.strips)
+
+
+class ResultBytes(NamedTuple):
+    """The bytes of a `tensor` that a region makes: as a whole, and in the pieces of its strips; a copy may have to join these."""
+
+    tensor: int
+    whole: int
+    in_pieces: int
+    is_copied: bool
+
+
+@dataclass(frozen=True)
+class CutCost:
+    """The largest sum of live bytes, and the nodes, calls of kernels and copied bytes of all strips, without a copy that joins them.
+
+    `loads` are the largest sums while each kernel runs, `rest` that between two strips. `given` are the bytes of the pieces that were
+    handed to the region and live after it.
+    """
+
+    peak: int
+    nodes: int
+    copied: int
+    calls: int
+    loads: tuple[int, ...]
+    rest: int
+    strips: int
+    results: tuple[ResultBytes, ...]
+    given: int
+
+    def joined(self, parted: Collection[int], capacity: int) -> CutCost | Overload:
+        """Return the costs with the copies of the strips of results into one tensor each; those of `parted` are handed over in pieces."""
+        copied = [about.whole for about in self.results if about.is_copied and about.tensor not in parted]
+        if not copied:
+            return self
+        made = sum(about.in_pieces if about.tensor in parted else about.whole for about in self.results)
+        last = made + self.given + max(copied)
+        loads, count = (*self.loads[:-1], max(self.loads[-1], last)), len(copied)
+        if last > capacity:
+            return Overload(loads, self.rest, self.strips + 2)
+        return replace(
+            self,
+            peak=max(self.peak, last),
+            loads=loads,
+            copied=self.copied + sum(copied),
+            nodes=self.nodes + count,
+            calls=self.calls + count,
+        )
 
 
 @dataclass(frozen=True)
@@ -687,10 +724,10 @@ def cut_cost(
     dying: Collection[int],
     capacity: int = sys.maxsize,
 ) -> CutCost | Overload:
-    """Return the costs of a region, of whose operands those of `dying` are not read later.
+    """Return the costs of a region, of whose operands those of `dying` are not read later, before the strips of results are joined.
 
-    Tensors that were handed over in pieces are counted wherever they live, read by the region or not. Nothing is counted beyond the first
-    strip that exceeds the capacity.
+    They are the same whatever results are handed over in pieces. Tensors that were handed over so are counted wherever they live, read by
+    the region or not. Nothing is counted beyond the first strip that exceeds the capacity.
     """
     about = RegionTracer(region.kernels, region.tensors, results, region.ranges(rows.ranges), cut)
     return _StripCosts(region, about, results, dying).cost(rows, capacity)
@@ -742,10 +779,17 @@ class _StripCosts:
             if self.peak > capacity:
                 return self._overload(number)
             self._count(len(strips), fullest)
-        self._join()
-        if self.peak > capacity:
-            return self._overload(self.count + 2)
-        return CutCost(self.peak, self.nodes, self.copied, self.calls, tuple(self.loads), self.rest)
+        return CutCost(
+            self.peak,
+            self.nodes,
+            self.copied,
+            self.calls,
+            tuple(self.loads),
+            self.rest,
+            self.count,
+            tuple(map(self._result, self.results)),
+            self.pieces.living[-1],
+        )
 
     def _overload(self, strips: int) -> Overload:
         return Overload(tuple(self.loads), self.rest, strips)
@@ -806,29 +850,13 @@ class _StripCosts:
                 kept[tensor] = max(kept.get(tensor, 0), others * aligned(size))
         return sum(kept.values())
 
-    def _join(self) -> None:
-        """Count the copies of the strips of results into one tensor each."""
-        joined = [
-            tensor
-            for tensor in self.results
-            if not self.region.tensors[tensor].has_contiguous_rows
-            and tensor not in self.about.cut.parted
-            and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
-        ]
-        whole = sum(self._size_made(tensor) for tensor in self.results) + self.pieces.living[-1]
-        peak = whole + max((self._size(tensor) for tensor in joined), default=0)
-        if joined:
-            self.peak, self.loads[-1] = max(self.peak, peak), max(self.loads[-1], peak)
-        self.copied += sum(self._size(tensor) for tensor in joined)
-        self.nodes += len(joined)
-        self.calls += len(joined)
+    def _result(self, tensor: int) -> ResultBytes:
+        is_copied = not self.region.tensors[tensor].has_contiguous_rows
+        is_copied = is_copied and int(self.about.rows[self.about.makers[tensor]].news.some.sum()) > 1
+        return ResultBytes(tensor, self._size(tensor), int(self._row_bytes(tensor)[-1]), is_copied)
 
     def _size(self, tensor: int) -> int:
         return aligned(self.region.tensors[tensor].size)
-
-    def _size_made(self, tensor: int) -> int:
-        """Return the bytes of a result, that of its strips where it is handed over in pieces."""
-        return int(self._row_bytes(tensor)[-1]) if tensor in self.about.cut.parted else self._size(tensor)
 
 
 def _outlines(kernels: Sequence[FitKernel], ranges: list[StripRanges]) -> RowNumbers:

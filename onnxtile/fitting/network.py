@@ -55,7 +55,7 @@ class FitTensor:
         """The bytes of one row: of all elements of the other axes."""
         return self.item * prod(length for axis, length in enumerate(self.dims) if axis != self.axis)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The bytes of the whole tensor in the arena."""
         return 0 if self.is_outside else self.bytes_of(self.rows)
@@ -64,7 +64,7 @@ class FitTensor:
         """Return the bytes of a number of rows."""
         return self.row_bytes * (min(rows, 1) if self.folds else rows)
 
-    @property
+    @cached_property
     def has_contiguous_rows(self) -> bool:
         """Whether ranges of rows of the tensor have consecutive bytes."""
         return self.axis is None or all(length == 1 for length in self.dims[: self.axis])

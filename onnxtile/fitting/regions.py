@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import accumulate, takewhile
 
 from onnxtile.fitting.channels import ChunkedGroups, HiddenGroup
 from onnxtile.fitting.live_bytes import (
+    CutCost,
     CutRows,
     Overload,
     RegionTrace,
@@ -106,6 +108,8 @@ class Regions:
         self._known: dict[tuple[int, int, Cut], RegionCost | None] = {}
         self._rows: dict[tuple[int, int, Cut], CutRows] = {}
         self._overloads: dict[tuple[int, int, Cut], Overload] = {}
+        self._unjoined: dict[tuple[int, int, Cut], CutCost | Overload] = {}
+        """The costs of regions before the strips of results are joined."""
         self._uncut = cache(self._new_uncut)
         self._few_chunks = cache(self._new_few_chunks)
         self._bounds = cache(self._new_bounds)
@@ -305,7 +309,13 @@ class Regions:
             rows = self._rows_of(start, stop, cut)
         except PaddingOnly:
             return None
-        cost = cut_cost(region, rows, self.results(start, stop), cut, dying, capacity - passing)
+        key = start, stop, replace(cut, parted=WHOLE.parted)
+        cost = self._unjoined.get(key)
+        if cost is None or (isinstance(cost, Overload) and cost.peak <= capacity - passing):
+            cost = cut_cost(region, rows, self.results(start, stop), cut, dying, capacity - passing)
+            self._unjoined[key] = cost
+        if isinstance(cost, CutCost):
+            cost = cost.joined(cut.parted, capacity - passing)
         if isinstance(cost, Overload):
             return cost.beside(passing)
         loads = tuple(load + passing for load in cost.loads)

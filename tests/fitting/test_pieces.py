@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,11 +15,21 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import onnxtile
-from onnxtile.fitting.live_bytes import live_bytes
+from onnxtile.fitting import regions as regions_module
+from onnxtile.fitting.live_bytes import CutCost, CutRows, Overload, cut_cost, live_bytes
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import FitTarget, PathSearch, PiecesSearch, RegionCuts
-from onnxtile.fitting.strips import Cut, FitSchedule, PiecesOfTensors, Prices, RegionCost, overlapped, row_pieces
+from onnxtile.fitting.strips import (
+    ChunkedKernels,
+    Cut,
+    FitSchedule,
+    PiecesOfTensors,
+    Prices,
+    RegionCost,
+    overlapped,
+    row_pieces,
+)
 from onnxtile.kernels import aliases
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
@@ -71,6 +83,30 @@ def low_chain() -> onnx.ModelProto:
 
 def subject_of(made: onnx.ModelProto) -> FitSubject:
     return read_subject(FitOptions(made, capacity="smallest"))
+
+
+def test_strips_are_counted_once_whatever_is_handed_over_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Cut] = []
+
+    def noted(
+        kernels: ChunkedKernels, rows: CutRows, results: Sequence[int], cut: Cut, *others: Any
+    ) -> CutCost | Overload:
+        counted.append(cut)
+        return cut_cost(kernels, rows, results, cut, *others)
+
+    monkeypatch.setattr(regions_module, "cut_cost", noted)
+    subject = subject_of(wide_chain())
+    known, fresh = (Regions(subject.regions.network) for _ in range(2))
+    stop = next(kernel for kernel, about in enumerate(known.network.kernels, start=1) if about.name == "wide")
+    whole = Cut(step=8)
+    parted = replace(whole, parted=frozenset(known.results(0, stop)))
+    joined, pieces = (known.cost(0, stop, cut) for cut in (whole, parted))
+    assert len(counted) == 1
+    assert joined is not None
+    assert pieces is not None
+    assert pieces.copied < joined.copied
+    assert pieces == fresh.cost(0, stop, parted)
+    assert len(counted) == 2
 
 
 def schedule(regions: Regions, stops: tuple[int, ...], cuts: tuple[Cut, ...], *, in_pieces: bool = True) -> FitSchedule:

@@ -33,6 +33,7 @@ from onnxtile.model.save import raise_ir_version
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort, SearchBudget
 from onnxtile.planning.offsets.memories import Allocation, allocate, memories
+from onnxtile.planning.offsets.problem import Problem
 from onnxtile.planning.planners import find_planner
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, is_kernel, unfold
@@ -137,6 +138,8 @@ _FULLY_PLANNED = 500
 """
 _MANY, _NEAR = 1_500, 1.05
 """Nodes above which more effort seldom lets buffers fit that take more than this multiple of the capacity."""
+_STEPS = 500_000
+"""The steps for an order of more buffers than nodes are planned in full: further ones seldom lower its arena."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
 """The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 
@@ -190,8 +193,14 @@ class WrittenSchedule:
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The offsets in the order in which it is written, placed with little effort; it is written before only where it is edited then."""
-        effort = replace(LEVELS["low"], enough=self.subject.capacity or 0)
+        """The offsets in the order in which it is written: with little effort where more nodes, or a plan in full, may need no more.
+
+        It is written before only where it is edited then.
+        """
+        return self._placed_here(LEVELS["low"] if self.is_small or self.schedule.nodes > _MANY else NORMAL)
+
+    def _placed_here(self, effort: Effort) -> Allocation:
+        effort = replace(effort, enough=self.subject.capacity or 0)
         return self.placed(self.subject.settings, self.subject.regions, effort)
 
     def placed_with(self, settings: PlanSettings) -> Allocation:
@@ -203,7 +212,8 @@ class WrittenSchedule:
         """Return the offsets in the order in which it is written, placed with some effort."""
         if self.subject.edits_pieces:
             return quick_allocation(self.written.opened.unfolded, settings)
-        return allocate(placing_problem(regions, self.schedule), memories(None), find_planner(settings.planner), effort)
+        problem = placing_problem(regions, self.schedule)
+        return allocate(problem, memories(None), find_planner(settings.planner), _for_order_of(problem, effort))
 
     @property
     def settled(self) -> WrittenSchedule:
@@ -228,8 +238,10 @@ class WrittenSchedule:
         settings, capacity = self.subject.settings, self.subject.capacity or 0
         if self.is_small and self.arena <= (capacity or self.arena):
             return settings
-        in_order = replace(settings, order="model", bounds_orders=False)
-        return replace(settings if self.is_small else in_order, effort=replace(settings.effort, enough=capacity))
+        if not self.is_small:
+            effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
+            settings = replace(settings, order="model", bounds_orders=False, effort=effort)
+        return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
     def is_small(self) -> bool:
@@ -239,9 +251,7 @@ class WrittenSchedule:
     @cached_property
     def closer(self) -> Allocation:
         """The offsets in the order in which it is written, placed with the effort of a plan."""
-        return self.placed(
-            self.subject.settings, self.subject.regions, replace(NORMAL, enough=self.subject.capacity or 0)
-        )
+        return self._placed_here(NORMAL) if self.schedule.nodes > _MANY else self.allocation
 
     def fits_planned(self, capacity: int) -> bool:
         """Return whether its plan is within a capacity; it is only made where its buffers could be placed so, or in another order."""
@@ -314,6 +324,11 @@ class WrittenSchedule:
         moved = plan_with_movement(model, resolve(model, run=True), Constants(model), settings)
         planned = _checked(moved.opened, replace(moved.result, kernels=counted))
         return replace(self, written_known=replace(self.written, model=moved.model), plan_known=planned)
+
+
+def _for_order_of(problem: Problem, effort: Effort) -> Effort:
+    """Return the effort for the buffers of one order: the exact search does better at few of them, and gets more steps there."""
+    return effort if len(problem.buffers) <= _FULLY_PLANNED else replace(effort, steps=min(effort.steps, _STEPS))
 
 
 def cost(schedule: FitSchedule, plan: PlanResult, nodes: int) -> ModelCost:
