@@ -297,10 +297,10 @@ def test_a_scale_that_comes_from_all_rows_lets_its_tensor_be_there_in_pieces() -
     assert fitted.verdict is not None and fitted.verdict.equal
 
 
-def test_channels_behind_columns_say_why() -> None:
+def test_channels_after_columns_say_why() -> None:
     proto = _chain("QLinearAveragePool", 12, 1, [1, 1, 1, 1])
     del proto.graph.node[:2]
     proto.graph.node[0].input[0] = "x"
     proto.graph.node[0].attribute.append(helper.make_attribute("channels_last", 1))
-    with pytest.raises(NotApplicable, match="behind its columns"):
+    with pytest.raises(NotApplicable, match="after its columns"):
         axis_links(facts_of(proto), 2)

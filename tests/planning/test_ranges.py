@@ -353,7 +353,7 @@ def test_inputs_from_a_file_have_one_size() -> None:
     ("dims", "reason"),
     [
         ({"batch": (8, 1)}, "the range is empty"),
-        ({"batch": "0:8"}, "at least 1"),
+        ({"batch": "0:8", "seq": 8}, "at least 1"),
         ({"batch": (-1, 8)}, "at least 1"),
         ({"batch": (1, 2, 3)}, "two ends"),
         ({"btch": (1, 8)}, "no dimension 'btch'"),

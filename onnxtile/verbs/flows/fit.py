@@ -339,17 +339,24 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return WrittenSchedule(apart, apart.whole), too_large
     tokens = None if keeps else tokens_cut(subject, wanted)
-    if tokens is None:
-        return _cut_into_regions(subject, wanted)
+    return _cut_into_regions(subject, wanted) if tokens is None else _best_with(tokens, subject, wanted)
+
+
+def _best_with(tokens: WrittenSchedule, subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
+    """Return tokens in pieces where these fit, else regions; where neither fits, as many pieces as the smallest arena has."""
     least = min(tokens.schedule.peak, tokens.arena)
-    may_fit = wanted.capacity is None or least <= wanted.capacity
-    if not may_fit or not _is_within(tokens.plan.arena_size, wanted):
-        of_regions, is_cut_short = _cut_into_regions(subject, wanted)
-        if of_regions is not None:
-            fits = _is_within(of_regions.plan.arena_size, wanted)
-            if fits or of_regions.plan.peak <= least:
-                return of_regions, is_cut_short
-    return tokens, False
+    if _is_within(least, wanted) and _is_within(tokens.plan.arena_size, wanted):
+        return tokens, False
+    of_regions, is_cut_short = _cut_into_regions(subject, wanted)
+    if of_regions is not None and _is_within(of_regions.plan.arena_size, wanted):
+        return of_regions, is_cut_short
+    if wanted.capacity is not None and not wanted.is_late:
+        # As few pieces as seem to fit may leave gaps, or copies. What fits the smallest arena fits each larger one.
+        smallest = tokens_cut(subject, replace(wanted, capacity=None)) or tokens
+        tokens = min((tokens, smallest), key=lambda draft: draft.plan.arena_size)
+        if _is_within(tokens.plan.arena_size, wanted):
+            return tokens, False
+    return (tokens, False) if of_regions is None or of_regions.plan.peak > least else (of_regions, is_cut_short)
 
 
 def _is_within(size: int, wanted: FitTarget) -> bool:

@@ -193,3 +193,12 @@ def test_steps_fit_each_capacity_above_a_few_of_them() -> None:
         assert fitted.fits, capacity
         # The steps are turned without a copy, so a piece of them lives once.
         assert not any(node.op_type == "Transpose" for node in fitted.model.graph)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_what_fits_the_smallest_arena_fits_each_larger_one(op: str) -> None:
+    """Kernels beside the pieces are cut only where the capacity asks for it, so fewer pieces that seem to fit may not."""
+    proto = layers(op, LINEAR)
+    least = onnxtile.fit(proto, capacity="smallest", budget="0%", verify=False).after.arena
+    for capacity in range(least, least + 512, 64):
+        assert onnxtile.fit(proto, capacity=capacity, budget="0%", verify=False).after.arena <= capacity
