@@ -392,8 +392,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     forms = _forms(base)
     for number, form in enumerate(chain(forms, last_forms(subject))):
         again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
-        fits = best is not None and best.fits(wanted.capacity)
-        if best is not None and fits and (number >= len(forms) or again >= best.price(prices)):
+        if best is not None and (number >= len(forms) or again >= best.price(prices)) and best.fits(wanted.capacity):
             continue
         found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
         is_cut_short |= form.regions.is_cut_short
@@ -401,9 +400,13 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
             best = found
         if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
             break
+        if best is not None and number + 1 == len(forms) and best.least_known <= _NEAR * floor.bytes:
+            break
     return best and replace(best.settled, floor=floor.bytes), is_cut_short
 
 
+_NEAR = 17 / 16
+"""An arena of at most this many times the bytes that no schedule can pass is small enough: no last form is tried."""
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.125)
 """Shares of the peak of the model: operands of reductions that take more are made twice, where the budget allows it."""
 

@@ -9,11 +9,13 @@ import pytest
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.rewrites import rewrite
 from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import attempt, read_subject
+from tests.build import parsed
 from tests.fitting.networks import model
 
 # Nodes behind a Concat that treat each element of its axis alone run on its operands; their results are joined.
@@ -239,3 +241,16 @@ def test_a_copy_that_joins_pieces_is_named_where_nothing_fits() -> None:
     blocked = attempt(options, read_subject(options)).blocked_by
     assert blocked is not None
     assert "c: a copy joins its pieces, which live beside it" in blocked.reasons
+
+
+def test_no_groups_are_tried_where_the_output_takes_nearly_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = """
+    gate (float[1, 16, 64, 64] x) => (float[1, 16, 64, 64] y) {
+      a = Relu(x)
+      m = GlobalAveragePool(a)
+      s = Sigmoid(m)
+      y = Mul(a, s)
+    }"""
+    monkeypatch.setattr(rewrite, "group_outputs", lambda *_args, **_given: pytest.fail("groups were tried"))
+    fitted = onnxtile.fit(parsed(gate), capacity="smallest", budget="0%", verify=False)
+    assert fitted.after.arena < 1.01 * 16 * 64 * 64 * 4
