@@ -109,8 +109,9 @@ class _Later:
 
 
 def _parameters(cls: Any) -> Any:
-    """Return the parameters of the dataclass that `cls` is or extends, or what stands for them; None where it is none."""
-    return next((vars(one)["__dataclass_params__"] for one in cls.__mro__ if "__dataclass_params__" in vars(one)), None)
+    """Return the parameters of `cls` or of its nearest base that is a dataclass; None without one. A `_Later` may stand for them."""
+    name = "__dataclass_params__"
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 class _FrozenParameters:
