@@ -510,8 +510,8 @@ _STOPS = 8
 """Ends of regions that are tried from one place, at most, the nearest first."""
 _ENOUGH = 3
 """Ends of regions that fit, after which no further end is tried."""
-_CHEAPEST = 2
-"""Ways to hold the tensors at a place that are followed, the cheapest first; beside these, that of whole tensors and the finest."""
+_CHEAPEST = 1
+"""Ways to hold tensors in pieces at a place that are followed, the cheapest first; beside these, that of whole tensors and the finest."""
 
 
 @dataclass(frozen=True)
@@ -651,12 +651,13 @@ class PiecesSearch:
             return False
         if after + regions.least_kept(start, stop) + (0 if pieces else results * 3 // 4) > capacity:
             return False
-        kernels = self.network.kernels
-        if any(not pieces.isdisjoint(kernel.reads) for kernel in kernels[start:stop]):
-            return True
         end = max((self.reach[tensor] + 1 for tensor in parted), default=stop)
         at = bisect_left(self.over, start)
-        return at < len(self.over) and self.over[at] < end
+        if at < len(self.over) and self.over[at] < end:
+            return True
+        if parted and after + 2 * results <= capacity:
+            return False  # all that is read next fits whole, and so do the strips beside their results
+        return any(not pieces.isdisjoint(kernel.reads) for kernel in self.network.kernels[start:stop])
 
     def _size(self, tensors: Iterable[int]) -> int:
         return sum(map(self.regions.size, tensors))
@@ -767,9 +768,20 @@ class Descent:
         return self.points
 
     def within(self, capacity: int) -> Iterator[FitSchedule]:
-        """Yield the points within a capacity, the quickest first."""
-        if capacity >= self.regions.least:
-            yield from sorted((point for point in self.all_points() if point.peak <= capacity), key=self.price)
+        """Yield points within a capacity: first those that compute no row again, each time the quickest first.
+
+        They are those of the way down from the first rung within the capacity on.
+        """
+        if capacity < self.regions.least:
+            return
+        way = Descent(self.regions, self.wanted, self._progress)
+        way.points.append(FitSchedule(tuple(self.regions.whole)))
+        shown = 0
+        for target in self._targets():
+            for point in way._phase(target, capacity):
+                way.points.append(point)
+            yield from sorted((point for point in way.points[shown:] if point.peak <= capacity), key=self.price)
+            shown = len(way.points)
 
     def quickest(self, capacity: int) -> FitSchedule | None:
         """Return the quickest schedule that is found within a capacity itself, or within the next rungs; None where none is.
@@ -806,13 +818,17 @@ class Descent:
     def _down(self) -> Iterator[FitSchedule]:
         """Yield the points: those that compute no row again, then those that do."""
         yield FitSchedule(tuple(self.regions.whole))
-        numbers = depths(len(self.regions.network.kernels))
-        self.regions.is_cut_short = not numbers
-        for extra in dict.fromkeys((0.0, self.wanted.extra_macs)) if numbers else ():
-            yield from self._phase(replace(self.wanted, extra_macs=extra))
+        self.regions.is_cut_short = not depths(len(self.regions.network.kernels))
+        for target in self._targets():
+            yield from self._phase(target)
 
-    def _phase(self, target: FitTarget) -> Iterator[FitSchedule]:
-        """Yield the points below the last one within the budget of `target`.
+    def _targets(self) -> Iterator[FitTarget]:
+        """Yield the target within a budget of none, and within the whole budget; none where the network is too large for a search."""
+        for extra in dict.fromkeys((0.0, self.wanted.extra_macs)) if depths(len(self.regions.network.kernels)) else ():
+            yield replace(self.wanted, extra_macs=extra)
+
+    def _phase(self, target: FitTarget, highest: int = sys.maxsize) -> Iterator[FitSchedule]:
+        """Yield the points below the last one, and within the `highest` bytes, within the budget of `target`.
 
         Where the bound of the work ended a search, this goes on with more work, as long as that finds more.
         """
@@ -820,14 +836,15 @@ class Descent:
         for depth in depths(len(self.regions.network.kernels)):
             self.regions.is_cut_short = False
             if len(self.points) == known:
-                missed = yield from self._rungs(target, least, depth)
-            yield from self._close_points(target, max(missed, least - 1), depth)
+                missed = yield from self._rungs(target, least, depth, highest)
+            if self.points[-1].peak <= highest:
+                yield from self._close_points(target, max(missed, least - 1), depth)
             if self.wanted.is_late or not self.regions.is_cut_short:
                 return
 
-    def _rungs(self, target: FitTarget, least: int, depth: int) -> Generator[FitSchedule, None, int]:
+    def _rungs(self, target: FitTarget, least: int, depth: int, highest: int) -> Generator[FitSchedule, None, int]:
         """Yield the points of rungs below the last point, within the budget of `target`; return the first rung without one, or 0."""
-        for capacity in rungs_below(self.regions, self.points[-1].peak):
+        for capacity in rungs_below(self.regions, min(self.points[-1].peak, highest + 1)):
             if capacity >= self.points[-1].peak:
                 continue
             if capacity < least:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.search import Descent, FitTarget
+from onnxtile.fitting.search import Descent, FitTarget, rungs_below
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import attempt, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.results import FittedModel
 from tests.draws import draws
-from tests.fitting.networks import inverted_residuals, model
+from tests.fitting.networks import inverted_residuals, model, search_within
 from tests.fitting.random_nets import nets
 
 SHARES = (0.4, 0.55, 0.8)
@@ -91,10 +91,21 @@ def test_all_capacities_take_points_of_one_way_down(
     points = Descent(about.regions, wanted).all_points()
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
     for above, point in share(pairwise(points), 3):
-        way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
-        found = next(way.within((above.peak + point.peak) // 2))
-        assert way.price(found) <= way.price(point)
-    assert next(Descent(about.regions, wanted).within(points[-1].peak - 1), None) is None
+        regions = Regions(about.regions.network, about.regions.groups)
+        found = search_within(regions, replace(wanted, capacity=(above.peak + point.peak) // 2))
+        way = Descent(regions, wanted)
+        assert found is not None and way.price(found) <= way.price(point)
+    assert search_within(about.regions, replace(wanted, capacity=points[-1].peak - 1)) is None
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+def test_points_within_a_capacity_are_found_without_those_above_it(budget: float) -> None:
+    about = unblocked_subject(subject(inverted_residuals(33)))
+    wanted = FitTarget(None, budget, prices=about.prices)
+    capacity = next(rungs_below(about.regions, about.before.arena // 2))
+    within = list(Descent(about.regions, wanted).within(capacity))
+    points = [point for point in Descent(about.regions, wanted).all_points() if point.peak <= capacity]
+    assert within and {point.peak for point in points} <= {point.peak for point in within}
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])

@@ -36,7 +36,7 @@ from onnxtile.fitting.rewrites.rewrite import (
     unblock,
 )
 from onnxtile.fitting.search import Descent, FitTarget, is_too_large
-from onnxtile.fitting.strips import FitSchedule
+from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import inline
 from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, require_sizes
@@ -389,20 +389,42 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     floor = floor_of(base.regions, base.extra_left, remakes=not subject.options.exact)
     if wanted.capacity is not None and floor.bytes > wanted.capacity:
         return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
-    forms = _forms(base)
-    for number, form in enumerate(chain(forms, last_forms(subject))):
-        again = prices.macs * (form.regions.network.macs - subject.before.macs) / max(subject.before.macs, 1)
-        if best is not None and (number >= len(forms) or again >= best.price(prices)) and best.fits(wanted.capacity):
-            continue
-        found = FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices)).result()
-        is_cut_short |= form.regions.is_cut_short
-        if found is not None and (best is None or found.worth(*least) < best.worth(*least)):
-            best = found
-        if best is not None and (wanted.is_late or (best.is_slight and best.fits(wanted.capacity))):
+    forms = [_attempts_on(form, wanted) for form in _forms(base)]
+    last = (_attempts_on(form, wanted) for form in last_forms(subject))
+    # What fits is looked for in each form first: the whole way down of one takes much longer.
+    for tries in forms if wanted.capacity is not None else ():
+        if best is None or _macs_again(tries.subject, prices) < best.price(prices):
+            best = _better(best, tries.result(goes_down=False), *least)
+        if wanted.is_late or (best is not None and best.is_slight):
             break
-        if best is not None and number + 1 == len(forms) and best.least_known <= _NEAR * floor.bytes:
+    is_last_worth = wanted.capacity is not None and wanted.capacity > _NEAR * floor.bytes
+    for tries in chain(last, forms) if is_last_worth else chain(forms, last):
+        if best is not None and best.fits(wanted.capacity):
+            break
+        best = _better(best, tries.result(), *least)
+        is_cut_short |= tries.subject.regions.is_cut_short
+        if wanted.is_late or (tries is forms[-1] and best is not None and best.least_known <= _NEAR * floor.bytes):
             break
     return best and replace(best.settled, floor=floor.bytes), is_cut_short
+
+
+def _attempts_on(form: FitSubject, wanted: FitTarget) -> FitAttempts:
+    return FitAttempts(form, replace(wanted, extra_macs=max(form.extra_left, 0.0), prices=form.prices))
+
+
+def _macs_again(form: FitSubject, prices: Prices) -> float:
+    """Return the price of the multiply-accumulates that a form has beyond the model as it was."""
+    before = form.before.macs
+    return prices.macs * (form.regions.network.macs - before) / max(before, 1)
+
+
+def _better(
+    best: WrittenSchedule | None, found: WrittenSchedule | None, capacity: int | None, prices: Prices
+) -> WrittenSchedule | None:
+    """Return the better one: that which fits for the lowest price, else the one with the smallest arena."""
+    if best is None or found is None:
+        return best or found
+    return min(best, found, key=lambda draft: draft.worth(capacity, prices))
 
 
 _NEAR = 17 / 16

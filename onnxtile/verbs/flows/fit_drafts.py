@@ -197,7 +197,12 @@ class WrittenSchedule:
 
         It is written before only where it is edited then.
         """
-        return self._placed_here(LEVELS["low"] if self.is_small or self.schedule.nodes > _MANY else NORMAL)
+        return self._placed_here(LEVELS["low"] if self.is_small or self._is_placed_twice else NORMAL)
+
+    @property
+    def _is_placed_twice(self) -> bool:
+        """Whether it is placed with little effort first, which is enough where it takes much more than the capacity."""
+        return self.schedule.nodes > _MANY and self.subject.capacity is not None
 
     def _placed_here(self, effort: Effort) -> Allocation:
         effort = replace(effort, enough=self.subject.capacity or 0)
@@ -241,17 +246,23 @@ class WrittenSchedule:
         if not self.is_small:
             effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
             settings = replace(settings, order="model", bounds_orders=False, effort=effort)
+            capacity = max(capacity, self.least_arena)
         return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
+    def _counted_nodes(self) -> int:
+        """The nodes that run: those that the search counts, where it need not be written for this."""
+        return self.nodes if self.subject.edits_pieces else self.schedule.nodes
+
+    @property
     def is_small(self) -> bool:
-        """Whether it has so few nodes that it is planned in full; those that the search counts, where it need not be written for this."""
-        return (self.nodes if self.subject.edits_pieces else self.schedule.nodes) <= _FULLY_PLANNED
+        """Whether it has so few nodes that it is planned in full."""
+        return self._counted_nodes <= _FULLY_PLANNED
 
     @cached_property
     def closer(self) -> Allocation:
         """The offsets in the order in which it is written, placed with the effort of a plan."""
-        return self._placed_here(NORMAL) if self.schedule.nodes > _MANY else self.allocation
+        return self._placed_here(NORMAL) if self._is_placed_twice else self.allocation
 
     def fits_planned(self, capacity: int) -> bool:
         """Return whether its plan is within a capacity; it is only made where its buffers could be placed so, or in another order."""
@@ -288,7 +299,8 @@ class WrittenSchedule:
     def price(self, prices: Prices) -> float:
         """Return the price of the multiply-accumulates that are done again, of the nodes, and of the bytes that cutting copies."""
         macs = max(self.subject.before.macs, 1)
-        return prices.macs * self.extra_macs / macs + prices.node * self.nodes + prices.copied * self.schedule.copied
+        nodes, copied = self._counted_nodes, self.schedule.copied
+        return prices.macs * self.extra_macs / macs + prices.node * nodes + prices.copied * copied
 
     def fits(self, capacity: int | None) -> bool:
         """Return whether the arena is within a capacity in bytes; False for None, the smallest."""
@@ -445,9 +457,14 @@ class FitAttempts:
     def __init__(self, subject: FitSubject, wanted: FitTarget) -> None:
         self.subject, self.wanted, self.capacity = subject, wanted, wanted.capacity
         self.known: dict[FitSchedule, WrittenSchedule] = {}
+        self._ways: dict[int | None, tuple[Descent, WrittenSchedule | None]] = {}
+        """By the bound of nodes, the way down, and the schedule that fits without going the whole of it."""
 
-    def result(self) -> WrittenSchedule | None:
-        """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes."""
+    def result(self, *, goes_down: bool = True) -> WrittenSchedule | None:
+        """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes.
+
+        Without `goes_down`, only schedules within the capacity are looked for, and None is returned where none fits.
+        """
         regions, wanted, most = self.subject.regions, self.wanted, attempts(self.subject.kernels)
         if wanted.has_many_nodes(self.subject.whole):
             return None  # no cut has fewer nodes than the model as it is
@@ -456,8 +473,13 @@ class FitAttempts:
             progress = (
                 progress if number == 1 else within(progress, f"attempt {number} of at most {most}, for fewer nodes")
             )
-            way = Descent(regions, wanted, progress)
-            best = self._within(way, most) or self._smallest(way, most)
+            if wanted.nodes not in self._ways:
+                way = Descent(regions, wanted, progress)
+                self._ways[wanted.nodes] = way, self._within(way, most)
+            way, best = self._ways[wanted.nodes]
+            if best is None and not goes_down:
+                return None
+            best = best or self._smallest(way, most)
             # One kernel of the search may stand for several nodes: a quantised island does.
             more = 0 if wanted.nodes is None or best is None else best.nodes - (self.wanted.nodes or 0)
             if more <= 0:
