@@ -19,6 +19,7 @@ from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
+from tests import build
 from tests.lowering import test_activations as activations
 from tests.lowering import test_norms as norms
 from tests.lowering import test_rotary as rotary
@@ -231,14 +232,13 @@ def _dynamic(random: Random) -> Site:
         helper.make_node("Mul", ["f", "t"], ["y"]),
     ]
     held = {"w": weight, "wz": np.int8(0), "ws": np.float32(0.02)}
-    graph = helper.make_graph(
+    model = build.model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, x)],
-        [helper.make_tensor_value_info("y", 1, y)],
+        {"x": (1, x)},
+        {"y": (1, y)},
         [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
+        opset=21,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     return Site("dynamic " + nodes[1].op_type, model, _one(random, ["qdq", "ort"]), "float")
 
 

@@ -82,9 +82,7 @@ def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4,
         helper.make_node("DequantizeLinear", [one.name for one in held], ["w"], axis=axis, block_size=BLOCK),
         helper.make_node(op, ["a", "w"], ["y"], name="fc", **more),
     ]
-    inputs = [helper.make_tensor_value_info("a", 1, (5, K))]
-    outputs = [helper.make_tensor_value_info("y", 1, (5, 2 * BLOCK))]
-    return build.model(nodes, inputs, outputs, held, opset=21)
+    return build.model(nodes, {"a": (1, (5, K))}, {"y": (1, (5, 2 * BLOCK))}, held, opset=21)
 
 
 def stored(model: ir.Model) -> int:

@@ -17,6 +17,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
+from tests import build
 from tests.counted import calls
 from tests.draws import draws
 from tests.fitting.networks import model, run
@@ -178,8 +179,7 @@ def wide_branches() -> onnx.ModelProto:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 16, 16])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [1, CHANNELS[1], 16, 16])
     arrays = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    graph = helper.make_graph(nodes, "g", [x], [y], arrays)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(nodes, [x], [y], arrays)
 
 
 def test_a_quantised_model_is_cut_in_the_order_of_its_plan() -> None:
