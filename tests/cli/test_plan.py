@@ -63,10 +63,7 @@ def test_a_bad_problem_is_one_line(
 ) -> None:
     (tmp_path / "p.csv").write_text(text)
     done = run("plan", "p.csv", *arguments)
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
 
 
 def test_no_file_and_no_text(run: Run, tmp_path: Path) -> None:
@@ -180,10 +177,7 @@ def test_what_makes_no_sense_is_one_line(
     run: Run, small: str, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     done = run("plan", small, "--dry-run", *laid_out(tmp_path, arguments))
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
 
 
 def test_a_capacity_below_the_largest_buffer(run: Run, small: str) -> None:
@@ -205,8 +199,7 @@ def test_a_graph_with_a_cycle(run: Run, tmp_path: Path) -> None:
     values = [helper.make_tensor_value_info(name, 1, [2]) for name in "xc"]
     onnx.save(build.model(nodes, values[:1], values[1:], opset=20), tmp_path / "c.onnx")
     done = run("plan", "c.onnx", "--dry-run")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
+    done.require_error()
     assert "first" in done.err or "'c'" in done.err
 
 
@@ -315,9 +308,7 @@ def test_what_cannot_be_checked_is_one_line(run: Run, tmp_path: Path, arguments:
     (tmp_path / "text.json").write_text("no")
     (tmp_path / "empty.json").write_text('{"version": 1}')
     done = run("plan", "small.onnx", *arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert done.err.count("\n") == 1
+    done.require_error(words)
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -425,10 +416,7 @@ def test_bad_ones_are_one_line_and_write_nothing(
 ) -> None:
     written = laid_out(tmp_path, arguments)
     done = run("plan", pinned_model, "--emit", "plan.json", *written)
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layout.toml", pinned_model]
 
 
@@ -519,9 +507,7 @@ def test_a_mistake_is_one_line(
     run: Run, model: str, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     done = run("plan", model, *laid_out(tmp_path, arguments), "--emit", "p.json")
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ") and done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
     assert {file.name for file in tmp_path.iterdir()} - {"layout.toml"} == {"m.onnx"}
 
 
@@ -536,9 +522,7 @@ def test_too_little_memory_is_named(
     run: Run, model: str, tmp_path: Path, sram: str, dram: str, words: tuple[str, ...]
 ) -> None:
     done = run("plan", model, *MOVED, "--capacity", f"sram={sram}", "--capacity", f"dram={dram}", "--emit", "p.json")
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: ") and done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words, code=1)
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 

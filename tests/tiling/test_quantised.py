@@ -442,7 +442,7 @@ def island(
     model = build.model(
         nodes,
         {"x": (types["x_zero"], x)},
-        {"y": (types["y_zero"] if quantizes else 1, None)},
+        [helper.make_tensor_value_info("y", types["y_zero"] if quantizes else 1, None)],
         held,
         opset=13,
         ir_version=8,

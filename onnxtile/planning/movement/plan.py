@@ -503,10 +503,10 @@ def plan_with_movement(
     """Plan `model`, which stays unchanged, with the two memories of `settings`, and return a copy of it that has the copies.
 
     With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises. Raises
-    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for other than two memories, several
-    streams, the order "any", or a model with copies.
+    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for several streams, the
+    order "any", or a model with copies.
     """
-    fast, slow = _two_memories(settings)
+    fast, slow = memories(settings.capacity)
     _require_plain(model, settings)
     fixed = RulesInMemories.of(settings.fixed, model, (fast, slow))
     fixed.require_memories()
@@ -577,16 +577,6 @@ def _quicker(plain: MovedPlan, early: MovedPlan) -> MovedPlan:
     times = [moved.result.movement and moved.result.movement.time for moved in (plain, early)]
     before, after = (time.with_overlap if time else None for time in times)
     return plain if before is not None and after is not None and before <= after else early
-
-
-def _two_memories(settings: PlanSettings) -> tuple[Memory, Memory]:
-    limits = memories(settings.capacity)
-    if settings.capacity is None or len(limits) != 2:
-        raise UsageError(
-            "movement needs the capacities of two memories, the fast one first",
-            hint="give --capacity sram=256KiB --capacity dram=8MiB",
-        )
-    return limits[0], limits[1]
 
 
 def _require_plain(model: ir.Model, settings: PlanSettings) -> None:
