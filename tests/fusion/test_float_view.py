@@ -176,9 +176,7 @@ def test_a_test_of_a_quantised_weight_sees_its_floats_in_older_opsets() -> None:
     node = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"], "conv", group=4)
     given = {"x": (TensorProto.UINT8, [1, 4, 3, 3])}
     made = {"y": (TensorProto.UINT8, [1, 4, 3, 3])}
-    proto = build.model(
-        [node], given, made, [numpy_helper.from_array(a, name) for name, a in held.items()], opset=10, ir_version=6
-    )
+    proto = build.model([node], given, made, held, opset=10, ir_version=6)
     assert _sites(api.fuse(proto, [("Halved", "Conv[W == 0.5 and W.shape[1] == 1]")])) == {"Halved": 1}
 
 
@@ -227,8 +225,7 @@ def test_what_quantises_for_several_products_stays_outside_of_them() -> None:
     ]
     weight, bias = np.eye(4, dtype=np.int8), np.arange(4, dtype=np.float32)
     scale, zero = np.asarray(0.1, np.float32), np.asarray(0, np.int8)
-    named: dict[str, np.ndarray] = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
-    held = [numpy_helper.from_array(array, name) for name, array in named.items()]
+    held: dict[str, np.ndarray] = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
     proto = build.model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, held, ir_version=8)
     both = api.fuse(proto, ["Linear"])
     assert Counter(node.op_type for node in both.model.graph) == {"DynamicQuantizeLinear": 1, "Linear": 2, "Add": 1}

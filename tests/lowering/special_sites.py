@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -232,13 +232,7 @@ def _dynamic(random: Random) -> Site:
         helper.make_node("Mul", ["f", "t"], ["y"]),
     ]
     held = {"w": weight, "wz": np.int8(0), "ws": np.float32(0.02)}
-    model = build.model(
-        nodes,
-        {"x": (1, x)},
-        {"y": (1, y)},
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
-        opset=21,
-    )
+    model = build.model(nodes, {"x": (1, x)}, {"y": (1, y)}, held, opset=21)
     return Site("dynamic " + nodes[1].op_type, model, _one(random, ["qdq", "ort"]), "float")
 
 

@@ -410,13 +410,7 @@ def test_blocks_of_four_bits_are_as_onnxruntimes_quantiser_writes_them(symmetric
         "w": random.standard_normal((96, 40)).astype(np.float32),
         "v": random.standard_normal((40, 16)).astype(np.float32),
     }
-    proto = build.model(
-        nodes,
-        {"x": (1, [3, 96])},
-        {"y": (1, [3, 16])},
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-        opset=21,
-    )
+    proto = build.model(nodes, {"x": (1, [3, 96])}, {"y": (1, [3, 16])}, constants, opset=21)
 
     def quantised(form: QuantFormat) -> onnx.ModelProto:
         copy = onnx.ModelProto.FromString(proto.SerializeToString())

@@ -121,13 +121,7 @@ def test_an_attention_of_stored_tensors(operators: Callable[[FuseResult], list[s
         "QAttention", ["x", "w", "b", "s", "ws", "", "z", "wz"], ["y"], domain="com.microsoft", num_heads=2
     )
     result = api.fuse(
-        build.model(
-            [node],
-            {"x": (TensorProto.UINT8, [1, 4, 8])},
-            {"y": [1, 4, 8]},
-            [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
-            com_microsoft=1,
-        ),
+        build.model([node], {"x": (TensorProto.UINT8, [1, 4, 8])}, {"y": [1, 4, 8]}, held, com_microsoft=1),
         lower="qdq",
     )
     assert operators(result) == ["DequantizeLinear", "DequantizeLinear", "com.microsoft.Attention"]

@@ -253,13 +253,9 @@ def _quantised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         helper.make_node("Gemm", ["h", "m", "n"], ["i"], name="gemm"),
         helper.make_node("Softmax", ["i"], ["y"], name="softmax"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 16, 16])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["out", 5])
     plain, made = folder / "plain.onnx", folder / "quantised.onnx"
     onnx.save(
-        build.model(
-            nodes, [x], [y], [numpy_helper.from_array(v, k) for k, v in weights.items()], opset=13, ir_version=8
-        ),
+        build.model(nodes, {"x": ["batch", 3, 16, 16]}, {"y": ["out", 5]}, weights, opset=13, ir_version=8),
         plain,
     )
 

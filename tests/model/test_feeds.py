@@ -136,8 +136,7 @@ def test_an_input_without_a_shape_is_an_error_that_says_what_to_do(small: onnx.M
 
 def test_sequences_get_two_tensors() -> None:
     x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
-    model = load(build.model([helper.make_node("SequenceLength", ["x"], ["y"])], [x], [y]))
+    model = load(build.model([helper.make_node("SequenceLength", ["x"], ["y"])], [x], {"y": (TensorProto.INT64, [])}))
     sample = sample_feeds(model, lambda _: (2,))["x"]
     assert [(one.shape, one.dtype) for one in sample] == [((2,), np.float32)] * 2
 
@@ -193,8 +192,7 @@ def test_an_input_without_a_random_content_is_an_error() -> None:
 
 def test_a_sequence_of_known_sizes_leaves_the_sizes_behind_it_known() -> None:
     x, i = helper.make_value_info("x", PAIRS), helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["?"])
-    model = load(build.model([helper.make_node("SequenceAt", ["x", "i"], ["y"])], [x, i], [y], opset=18))
+    model = load(build.model([helper.make_node("SequenceAt", ["x", "i"], ["y"])], [x, i], {"y": ["?"]}, opset=18))
     assert resolve(model).sizes(model.graph.outputs[0]) == (2,)
 
 

@@ -211,9 +211,9 @@ def typed_chain(first: int, *steps: tuple[str, int], opset: int = 17) -> ir.Mode
         nodes.append(helper.make_node(op, [value], [f"v{at}"]))
         nodes[-1].attribute.extend([helper.make_attribute("to", to)] if op == "Cast" else [])
         value = f"v{at}"
-    x = helper.make_tensor_value_info("x", first, [2, 3])
-    y = helper.make_tensor_value_info(value, steps[-1][1], [2, 3])
-    return ir.from_proto(build.model(nodes, [x], [y], opset=opset, ir_version=9))
+    return ir.from_proto(
+        build.model(nodes, {"x": (first, [2, 3])}, {value: (steps[-1][1], [2, 3])}, opset=opset, ir_version=9)
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_grouped_attention_is_counted() -> None:
 
 def _sliding(window: int) -> onnx.ModelProto:
     """Return attention whose cache of keys slides in a window."""
-    given: build.Values = {
+    given = {
         "qkv": [1, 4, 4 * HEAD],
         **{name: [1, 1, 33, HEAD] for name in ("keys", "values")},
         "mask": (TensorProto.INT64, [1, "all"]),

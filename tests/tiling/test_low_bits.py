@@ -55,14 +55,7 @@ def nbits(
     node = helper.make_node(
         "MatMulNBits", inputs, ["y"], name="fc", domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK, **attributes
     )  # fmt: skip
-    return build.model(
-        [node],
-        {"a": [*batch, k]},
-        {"y": [*batch, N]},
-        held,
-        com_microsoft=1,
-        ir_version=8,
-    )
+    return build.model([node], {"a": [*batch, k]}, {"y": [*batch, N]}, held, com_microsoft=1, ir_version=8)
 
 
 def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4, op: str = "MatMul") -> onnx.ModelProto:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
@@ -176,10 +176,9 @@ def wide_branches() -> onnx.ModelProto:
         add("QuantizeLinear", f"{branch}3 s z", f"{branch}4")
     add("Add", f"{dequantise('a4')} {dequantise('b4')}", "sum")
     add("QuantizeLinear", "sum s z", "y")
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 16, 16])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [1, CHANNELS[1], 16, 16])
-    arrays = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    return build.model(nodes, [x], [y], arrays)
+    return build.model(
+        nodes, {"x": [1, 2, 16, 16]}, {"y": (onnx.TensorProto.UINT8, [1, CHANNELS[1], 16, 16])}, constants
+    )
 
 
 def test_a_quantised_model_is_cut_in_the_order_of_its_plan() -> None:
