@@ -22,6 +22,7 @@ INTERRUPTED = 130
 READER_GONE = 141
 """The exit code of a command whose output nobody reads any more, as shells have it: 128 and the number of SIGPIPE."""
 
+
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check failed), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
