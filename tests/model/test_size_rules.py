@@ -33,8 +33,8 @@ def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> 
     file = tmp_path / "m.onnx"
     onnx.save(text("g (float[2, 3] x) => (float[2, 3] y) { h = Relu (x) y = Neg (h) }"), file)
     code = (
-        "import sys, onnxtile.cli as cli\n"
-        "try: cli.main()\n"
+        "import sys; from onnxtile.__main__ import main\n"
+        "try: main()\n"
         "finally: print('sympy.core' in sys.modules, 'onnxtile.shapes.infer' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plan", str(file), "--no-verify", "--dry-run", "-q"]
