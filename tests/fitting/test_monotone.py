@@ -18,7 +18,7 @@ from onnxtile.verbs.flows.fit import attempt, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
 from onnxtile.verbs.flows.results import FittedModel
 from tests.draws import draws
-from tests.fitting.networks import inverted_residuals, model, search_within
+from tests.fitting.networks import inverted_residuals, model, search, search_within
 from tests.fitting.random_nets import nets
 
 SHARES = (0.4, 0.55, 0.8)
@@ -91,10 +91,9 @@ def test_all_capacities_take_points_of_one_way_down(
     points = Descent(about.regions, wanted).all_points()
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
     for above, point in share(pairwise(points), 3):
-        regions = Regions(about.regions.network, about.regions.groups)
-        found = search_within(regions, replace(wanted, capacity=(above.peak + point.peak) // 2))
-        way = Descent(regions, wanted)
-        assert found is not None and way.price(found) <= way.price(point)
+        regions, capacity = Regions(about.regions.network, about.regions.groups), (above.peak + point.peak) // 2
+        found, way = search(regions, replace(wanted, capacity=capacity)), Descent(regions, wanted)
+        assert found.peak <= capacity and way.price(found) <= way.price(point)
     assert search_within(about.regions, replace(wanted, capacity=points[-1].peak - 1)) is None
 
 

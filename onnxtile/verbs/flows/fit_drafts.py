@@ -246,7 +246,6 @@ class WrittenSchedule:
         if not self.is_small:
             effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
             settings = replace(settings, order="model", bounds_orders=False, effort=effort)
-            capacity = max(capacity, self.least_arena)
         return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
