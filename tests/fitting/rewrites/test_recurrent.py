@@ -202,3 +202,14 @@ def test_what_fits_the_smallest_arena_fits_each_larger_one(op: str) -> None:
     least = onnxtile.fit(proto, capacity="smallest", budget="0%", verify=False).after.arena
     for capacity in range(least, least + 512, 64):
         assert onnxtile.fit(proto, capacity=capacity, budget="0%", verify=False).after.arena <= capacity
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_reader_of_one_step_needs_no_join_of_all(place: int) -> None:
+    proto = layers("GRU", STACKED.replace("out = MatMul(z, end)", "last = Gather(z, place) out = MatMul(last, end)"))
+    proto.graph.output[0].type.tensor_type.shape.dim.pop()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(place), "place"))
+    fitted = onnxtile.fit(proto, capacity="smallest", budget="0%")
+    assert fitted.before.arena >= 2 * STEPS * HIDDEN * 4
+    assert fitted.after.arena < STEPS * HIDDEN * 4
+    assert fitted.verdict is not None and fitted.verdict.equal
