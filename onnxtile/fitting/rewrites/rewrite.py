@@ -129,6 +129,9 @@ def unblock(
         _note(rewrites, "rewrite", _OF_EXTREMES, scales)
         if copies or means:
             edit.drop_unread()
+            edit = ModelEdit(model, known_shapes(model, edit.shapes))
+        joins = sink_concats(edit, exact=exact)
+        _note(rewrites, "rewrite", "its parts are joined after the nodes that follow", joins)
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 
 
