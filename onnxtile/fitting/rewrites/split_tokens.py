@@ -452,8 +452,14 @@ class _TokenAxes:
                 break
         # Floats of integers are no tensors of their own: a DequantizeLinear is written with each piece that reads it.
         stored = (node for node in self.nodes if self.edit.stored(node.outputs[0]) is node.outputs[0])
-        cuts = ((node, self._cut(node)) for node in stored)
-        return {node: cut for node, cut in cuts if cut is not None}
+        cuts = {node: cut for node in stored if (cut := self._cut(node)) is not None}
+        inside = island_tensors(self.edit.model, self.edit.constants).inside
+        for run in runs_as_one(list(self.edit.model.graph), inside):
+            members = [node for node in run if len(run) > 1 and not dequantises(node)]
+            if not cuts.keys() >= set(members):  # a part of an island alone would store floats
+                for node in members:
+                    cuts.pop(node, None)
+        return cuts
 
     def _sizes(self, node: ir.Node) -> tuple[int, ...]:
         return self.edit.sizes(node.outputs[0]) or ()

@@ -381,7 +381,9 @@ def slice_parts(edit: ModelEdit) -> None:
             continue
         ends = accumulate(((size or ())[axis] for size in sizes), initial=0) if place is None else (place, place + 1)
         for result, (start, stop) in zip(node.outputs, pairwise(ends), strict=True):
-            part = edit.value(f"{result.name}/part", (*whole[:axis], stop - start, *whole[axis + 1 :]), edit.dtype(result))
+            part = edit.value(
+                f"{result.name}/part", (*whole[:axis], stop - start, *whole[axis + 1 :]), edit.dtype(result)
+            )
             bounds, attributes = edit.slice_bounds(([start], [stop], [axis]), "parts")
             edit.add(node, "Slice", [source, *bounds], part, attributes)
             edit.replace(result, part if place is None else _renamed(edit, node, part, result))
