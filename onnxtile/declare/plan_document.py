@@ -461,7 +461,7 @@ class SearchProof(NamedTuple):
 class PlanDocument(FixedRules, PlannedGraph):
     """The addresses of all tensors of a model in a run. Sizes and offsets are in bytes, steps count from 0.
 
-    `io` places inputs and outputs inside or outside the arena (see layout.scope); `overwrite_inputs` says whether inputs inside it may be
+    `io` places inputs and outputs inside or outside the arena (see kernels.from_onnx.PlanScope); `overwrite_inputs` says whether inputs inside it may be
     overwritten. `order` is the name of the order. `peak` is the largest sum of live bytes in one step, each buffer and part rounded
     outwards to the alignment, `peak_step` the first such step. No plan of this schedule and these aliases is smaller than `lower_bound`;
     `optimal` says that this plan is as small, `gap` by how many bytes it is larger. `bound` is the kind of proof of the bound (see
