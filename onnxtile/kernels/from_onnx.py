@@ -217,7 +217,7 @@ def _given(facts: LayoutFacts, given: Mapping[str, str]) -> Iterator[StatePair]:
 def _require_known(kind: str, name: str, known: Mapping[str, ir.Value]) -> None:
     if name not in known:
         hint = nearest(name, known, f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}")
-        raise UsageError(f"no {kind} {name!r} has bytes in a run, so it is no state", hint=hint)
+        raise UsageError(f"the state {name!r} is not an {kind} of the model, or has no bytes in a run", hint=hint)
 
 
 def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePair:
