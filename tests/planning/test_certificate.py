@@ -539,8 +539,7 @@ def _random_graph(seed: int) -> onnx.ModelProto:
     outputs = [values[name] for name in shapes if name not in read]
     numbers = {"repeats": [1, 2, 1], "same": [1, -1, 4]}
     constants = [helper.make_tensor(name, TensorProto.INT64, [3], data) for name, data in numbers.items()]
-    graph = helper.make_graph(nodes, "random", [values["x"]], outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10)
+    return build.model(nodes, [values["x"]], outputs, constants, opset=13)
 
 
 def _least(problem: Account) -> int:
