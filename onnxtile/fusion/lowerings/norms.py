@@ -93,7 +93,8 @@ def vector_along(what: str, constant: Argument | Literal, axis: int, rank: int, 
 def in_means(poly: Poly, dims: Dims | None, tolerance: float) -> Poly:
     """Return `poly` with each sum over axes written as a mean; `dims` is the shape of the summed value.
 
-    A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where `poly` grows too large.
+    A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where `poly` grows
+    too large.
     """
     with provable():
         return _Means(dims, tolerance).rewritten(poly)
