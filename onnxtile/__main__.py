@@ -7,6 +7,15 @@ import sys
 _NEW_OBJECTS = 500_000
 """Python looks for cycles of garbage after so many new objects: modules and a graph have very many, and none of them is garbage."""
 
+_DEFERRED = (
+    *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
+    *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
+    *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
+    *("onnx_ir.traversal", "numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars", "packaging.version"),
+    *("locale", "socket", "subprocess"),
+)
+"""Modules that are executed at their first use: libraries import them, and few commands use one."""
+
 
 def main() -> None:
     """Run the command line so that Ctrl-C is no traceback either while Python starts or while it ends, and no crash ends it in silence."""
@@ -19,6 +28,9 @@ def main() -> None:
     codes: list[object] = []
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(_end_at_once, codes)  # the first that is registered runs last
+    from onnxtile.system.registry import defer
+
+    defer(*_DEFERRED)
     from onnxtile import cli
     from onnxtile.cli import streams as crashes
 

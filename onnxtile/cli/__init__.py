@@ -15,7 +15,6 @@ from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show
 from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.interpreter import silence_libraries
-from onnxtile.system.registry import defer
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as typer gives it and shells have it: 128 and the number of the signal."""
@@ -23,19 +22,12 @@ INTERRUPTED = 130
 READER_GONE = 141
 """The exit code of a command whose output nobody reads any more, as shells have it: 128 and the number of SIGPIPE."""
 
-_DEFERRED = (
-    *("sympy", "onnx_ir._symbolic_shapes", "pydantic"),
-    *("google.protobuf.json_format", "google.protobuf.text_format"),
-)
-"""Modules that are executed at their first use: for expressions of symbols, which few models have, and for texts that users write."""
-
 
 def main() -> None:
     """Run the command; end with 0 (done), 1 (a check failed), 2 (bad input or usage), or 128 and the number of a signal."""
     open_streams()
     silence_libraries()
     show_warnings()
-    defer(*_DEFERRED)
     signals = Signals()
     signals.heed()
     code = _run()

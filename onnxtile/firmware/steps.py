@@ -409,10 +409,12 @@ class _Planned:
 
     def _is_appended(self, node: ir.Node) -> bool:
         """Copy what a Concat appends to a growing state into the rows of the state; return whether it is such a node."""
-        state, whole = node.inputs[0], node.outputs[0]
-        if node.op_type != "Concat" or not self._facts.is_standard(node) or not self._addresses.tensor(whole).strides:
+        if node.op_type != "Concat" or not self._facts.is_standard(node):
             return False
-        if state is None or self._addresses.get(state) != self._addresses[whole]:
+        state, whole = node.inputs[0], node.outputs[0]
+        if not self._addresses.tensor(whole).strides or state is None:
+            return False
+        if self._addresses.get(state) != self._addresses[whole]:
             return False
         tensor = self._addresses.tensor(whole)
         axis = node.attributes.get_int("axis", 1) % len(tensor.sizes)

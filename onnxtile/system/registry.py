@@ -254,7 +254,8 @@ class _FirstUse:
         self._is_started = False
 
     def __call__(self, name: str) -> Any:
-        if not self.execute():
+        # `onnx_ir` asks each module that it offers for the module that defines it, which only a class or a function says.
+        if name == "__module__" or not self.execute():
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
         return getattr(self._module, name)
 

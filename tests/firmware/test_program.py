@@ -142,6 +142,14 @@ def test_a_file_takes_the_names_of_its_title_and_has_its_header_beside_it(tmp_pa
     assert "malloc" not in code and "stdio" not in code and "onnxtile_net" not in code + header
 
 
+@needs_cc
+def test_a_program_that_a_plan_writes_runs_on_the_inputs_of_the_plan(tmp_path: Path) -> None:
+    model = parsed("agraph (float[1,3] x, int64[2] sizes) => (float[4,3] y) { y = Expand (x, sizes) }")
+    np.savez(tmp_path / "inputs.npz", x=np.ones((1, 3), np.float32), sizes=np.array([4, 3]))
+    onnxtile.plan(model, inputs=tmp_path / "inputs.npz").write(tmp_path / "net.c")
+    assert "net_run(const float *x, const int64_t *sizes" in (tmp_path / "net.h").read_text()
+
+
 def test_the_same_plan_gives_the_same_bytes() -> None:
     planned = onnxtile.plan(network(), verify=False)
     files = [build(opened_of(planned), planned.plan, verify=False).files("net") for _ in range(2)]
@@ -247,6 +255,12 @@ def test_graphs_with_few_kernels_or_none(shape: str, body: str) -> None:
         f"""<ir_version: 10, opset_import: ["": 17]>
         g (float[6] x) => (float[{shape}] y) <int64[2] s = {{2, 3}}, int64[1] one = {{1}}, bool t = {{1}}> {{ {body} }}"""
     )
+    assert built(model).proof.equal
+
+
+@needs_cc
+def test_a_model_without_inputs() -> None:
+    model = parsed("agraph () => (float[2] y) <float[2] w = {1, 2}> { y = Neg (w) }")
     assert built(model).proof.equal
 
 

@@ -26,6 +26,8 @@ MODELS = {
     "g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s) y = Neg(x) }": (
         "'s': strings have no fixed bytes"
     ),
+    "g (float[4] x) => (float[4] y) { e = SequenceEmpty() q = SequenceInsert(e, x) i = Constant <value_int = 0> () y = "
+    "SequenceAt(q, i) }": "'e': a sequence has no fixed bytes",
     "g (float[4] x) => (float[4] y) { o = Optional(x) y = OptionalGetElement(o) }": "'o': an optional has no fixed bytes",
     "g (float[3, n] x) => (float[3, n] y) { y = Neg(x) }": r"sizes of inputs are not known: 'x' \[3, n\]",
     "g (float[6] x) => (float[1, m] y) { z = NonZero(x) y = Cast <to = 1> (z) }": (

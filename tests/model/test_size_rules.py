@@ -26,6 +26,7 @@ from onnxtile.shapes.propagation import Interval, keeps_its_sign
 from onnxtile.shapes.propagation import interval_results as results
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array
+from tests import build
 from tests.build import Text
 
 
@@ -33,8 +34,8 @@ def test_a_plan_of_fixed_sizes_executes_no_sympy(tmp_path: Path, text: Text) -> 
     file = tmp_path / "m.onnx"
     onnx.save(text("g (float[2, 3] x) => (float[2, 3] y) { h = Relu (x) y = Neg (h) }"), file)
     code = (
-        "import sys, onnxtile.cli as cli\n"
-        "try: cli.main()\n"
+        "import sys; from onnxtile.__main__ import main\n"
+        "try: main()\n"
         "finally: print('sympy.core' in sys.modules, 'onnxtile.shapes.infer' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "plan", str(file), "--no-verify", "--dry-run", "-q"]
@@ -293,8 +294,7 @@ def evaluate(operator: str, operands: Sequence[Array | None]) -> list[Array]:
     attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
     node = helper.make_node(operator, names, ["y"], **attributes)
     infos = [helper.make_value_info(name, helper.make_tensor_type_proto(7, None)) for name in (*names, "y")]
-    graph = helper.make_graph([node], "g", infos[:-1], infos[-1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model = build.model([node], infos[:-1], infos[-1:])
     return list(map(np.asarray, ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))))
 
 

@@ -149,7 +149,8 @@ def _planned(options: PlanOptions) -> tuple[PlannedModel, Draft]:
         else:
             require_equal(verdict)
     taken = None if leading is None else open_sizes(leading, result, options)
-    return PlannedModel(planned, result, verdict, not_run, open_sizes=taken, source=file_of(options.model)), draft
+    source = file_of(options.model)
+    return PlannedModel(planned, result, verdict, not_run, open_sizes=taken, wanted=wanted, source=source), draft
 
 
 def run(options: PlanStep) -> Outcome:
@@ -162,10 +163,8 @@ def run(options: PlanStep) -> Outcome:
 
 def with_firmware(planned: PlannedModel, options: PlanStep) -> PlannedModel:
     """Return `planned` with its program in C, as `options` ask for it. Raises UsageError, Mismatch."""
-    inputs = None if options.input_file is None else read_inputs(options.input_file, planned.model)
-    wanted = Wanted(inputs, options.input_ranges)
-    firmware = program_in_c(planned.opened(wanted), planned.plan, options, wanted=wanted, state_runs=options.state_runs)
-    return replace(planned, firmware=firmware)
+    how = {"wanted": planned.wanted, "state_runs": options.state_runs}
+    return replace(planned, firmware=program_in_c(planned.opened(), planned.plan, options, **how))
 
 
 def _run_in_arena(
@@ -305,7 +304,8 @@ class RangedModel:
         verdict, not_run = _proof_or_check(self.model, result, opened, self.options)
         rename_symbols(self.model, {word: name for name, word in self.names.items()})
         annotate(self.model, result)
-        return PlannedModel(self.model, result, verdict, not_run, source=file_of(self.options.model))
+        wanted, source = Wanted(None, self.options.input_ranges), file_of(self.options.model)
+        return PlannedModel(self.model, result, verdict, not_run, wanted=wanted, source=source)
 
     def _renamed(self, ranges: SizeRanges) -> SizeRanges:
         return {self.names.get(name, name): ends for name, ends in ranges.items()}

@@ -443,6 +443,7 @@ class PlannedModel(ModelResult):
     - `firmware`: the program in C, with its bytes of flash and RAM; None where none was asked for.
     - `open_sizes`: the sizes that open dimensions were given, with formulas of the arena; None where none were open.
     - `largest`: the largest size that fits, with the bytes at it and at the next one; None where it was not asked for.
+    - `wanted`: the inputs of the runs, which a program in C runs on, too.
     """
 
     verb: ClassVar[str] = "plan"
@@ -455,6 +456,7 @@ class PlannedModel(ModelResult):
     firmware: Firmware | None = None
     open_sizes: OpenSizes | None = None
     largest: LargestSize | None = None
+    wanted: Wanted = field(default=ANYTHING, compare=False)
 
     @property
     def summary(self) -> str:
@@ -498,8 +500,8 @@ class PlannedModel(ModelResult):
             modules_of(self.model),
         )
 
-    def opened(self, wanted: Wanted = ANYTHING) -> Unfolded:
-        """Return the model as it was planned, with its shapes, over ranges as formulas. Runs that find shapes are on `wanted` inputs."""
+    def opened(self) -> Unfolded:
+        """Return the model as it was planned, with its shapes, over ranges as formulas."""
         from onnxtile.model.binding import formula_names, rename_symbols
         from onnxtile.shapes.opened_calls import unfold
         from onnxtile.shapes.resolve import resolve
@@ -508,7 +510,7 @@ class PlannedModel(ModelResult):
         if self.plan.ranges:
             model = model.clone()
             rename_symbols(model, formula_names(model))
-        known = resolve(model, run=True, wanted=wanted, ranges=self.plan.ranges)
+        known = resolve(model, run=True, wanted=self.wanted, ranges=self.plan.ranges)
         return unfold(model, known, Constants(model))
 
     def _built(self, target: str | Path | Mapping[str, Any] | None) -> Firmware:
@@ -517,7 +519,7 @@ class PlannedModel(ModelResult):
         from onnxtile.tiling.limits import figures_of
 
         how = ProgramTarget.of(TargetFigures() if target is None else figures_of(target))
-        return build(self.opened(), self.plan, verify=self.verdict is not None, target=how)
+        return build(self.opened(), self.plan, wanted=self.wanted, verify=self.verdict is not None, target=how)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of the plan, which `check/check_account.py` and `check_bound.py` accept. Raises ModelError."""
