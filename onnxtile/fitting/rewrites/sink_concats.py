@@ -65,7 +65,7 @@ class JoinTail:
             self.axes.update((value, axis) for value in node.outputs if value.name)
 
 
-def _tail(edit: ModelEdit, join: ir.Node, inside: Collection[ir.Value], *, exact: bool) -> JoinTail | None:
+def _tail(edit: ModelEdit, join: ir.Node, inside: frozenset[ir.Value], *, exact: bool) -> JoinTail | None:
     """Return the nodes to run before `join`; None where no fewer bytes would be joined after them, outside of quantised islands."""
     if join.op_type != "Concat" or join.domain not in STANDARD or len(join.inputs) < 2:
         return None
@@ -131,7 +131,7 @@ def _is_plain(link: AxisLink) -> bool:
     return (slide.kernel, slide.stride, slide.before, slide.after) == (1, 1, 0, 0) and not slide.transposed
 
 
-def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail, inside: Collection[ir.Value]) -> JoinTail | None:
+def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail, inside: frozenset[ir.Value]) -> JoinTail | None:
     """Return the first nodes of a tail after which the fewest bytes are joined, and none `inside` of an island; None for none."""
     nodes = list(tail.links)
     joined = [read_after([join, *nodes[:count]]) for count in range(len(nodes) + 1)]
