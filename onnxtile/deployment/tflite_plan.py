@@ -22,7 +22,7 @@ from onnxtile.system.errors import ModelError
 # https://github.com/tensorflow/tflite-micro.)
 
 UNIT = 16
-"""Bytes: TensorFlow Lite Micro rounds the size of each tensor up to a multiple (MicroArenaBufferAlignment)."""
+"""Bytes: TensorFlow Lite Micro rounds the size of each tensor up to a multiple of this (MicroArenaBufferAlignment)."""
 
 TensorKey: TypeAlias = tuple[int, int]
 """A tensor: the index of its subgraph, and its own index there."""
@@ -53,12 +53,12 @@ ELEMENTWISE = frozenset(
 """Operators whose kernels read an element of an input before they write the same element of the output, and never again."""
 
 NO_SCRATCH: Mapping[int, int] = MappingProxyType({})
-"""The bytes of no operator."""
+"""No operator needs scratch bytes."""
 
 _DEEPEST = 8
 """Levels of subgraphs in subgraphs, at most: one that runs itself has no end."""
 _MOST = 500_000
-"""Operators of all subgraphs as often as they run, at most."""
+"""Operators that run in all subgraphs, at most: each counts as often as it runs."""
 
 
 @dataclass(frozen=True)

@@ -454,6 +454,12 @@ def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:
     assert (said["proof"], said["reason"]) == (None, "the plan is not proved the smallest")
 
 
+def test_a_plan_with_kept_tensors_has_no_proof_and_says_why() -> None:
+    said = _certificate(CHAIN, layout={"keep": ["b"]})
+    assert (said["claim"], said["proof"]) == ("any order", None)
+    assert said["reason"] == "the scripts do not know which tensors are kept for the whole run"
+
+
 def test_copies_of_the_scripts_run_by_themselves(tmp_path: Path) -> None:
     model, planned, file = tmp_path / "m.onnx", tmp_path / "p.onnx", tmp_path / "m.certificate.json"
     onnx.save(_model(CHAIN), model)
