@@ -186,8 +186,8 @@ def test_the_check_refuses_shared_bytes_between_different_scales(
     claimed, right = api.plan(same).plan, api.plan(other).plan
     assert right.arena_size == size
     assert {buffer.alias for buffer in right.buffers if buffer.name in alone} == {None}
-    kernels = {"schedule": right.schedule, "operators": right.operators, "copies": right.copies}
-    failures = [str(one) for one in api.check_plan(other, replace(claimed, digest=right.digest, **kernels)).failures]
+    kernels = replace(claimed, schedule=right.schedule, operators=right.operators, copies=right.copies)
+    failures = [str(one) for one in api.check_plan(other, replace(kernels, digest=right.digest)).failures]
     assert any(name in one for name in named for one in failures), failures
 
 
