@@ -1,4 +1,4 @@
-"""The library's face: each verb takes a path, a ModelProto or an onnx_ir.Model and returns a typed result.
+"""The public API: each verb takes a path, a ModelProto or an onnx_ir.Model and returns a typed result.
 
 The caller's model is never changed. Nothing is printed; `progress` receives the name of each stage of long work. Each name is
 imported when it is first used, so that no verb waits for the imports of another.

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from onnxtile.declare.layout_rules import LayoutTable
 
 Dims: TypeAlias = Sequence[int | str | None] | None
-Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Dims | tuple[int, Dims]]
+Values: TypeAlias = Iterable[onnx.ValueInfoProto] | Mapping[str, Any]
 """Inputs or outputs of a graph, by name: their dimensions where they are floats, else the element type and the dimensions."""
 Text: TypeAlias = Callable[..., onnx.ModelProto]
 """What reads the text of a model: a fixture of several rooms."""

@@ -310,6 +310,8 @@ def _not_covered(terms: CertificateJson, plan: PlanDocument) -> str | None:
 
 def _not_found(terms: CertificateJson, plan: PlanDocument) -> str:
     """Return the reason why no proof of `plan` was found."""
+    if plan.keeps:
+        return "the scripts do not know which tensors are kept for the whole run"
     if terms["claim"] == "order":
         is_peak = plan.lower_bound == plan.peak
         return "the scripts count fewer bytes in the fullest step" if is_peak else _TOO_LONG

@@ -66,7 +66,7 @@ def note(placing: Placing, io: str, planned: Collection[GraphNode], lists: Expec
             yield from _role(value, None if is_inside and not value.is_streamed else reason, placing, lists)
     for node in line.nodes:
         if any(not value.is_constant or value in outputs for value in node.outputs):
-            # One that is a graph output is made in the run.
+            # A constant that is a graph output is written in the run.
             read = (value for value in line.reads[node] if value.is_constant)
             lists.constants.update((v, None) for v in read if v.maker is None or not _is_handed_out(v))
         for value in node.outputs:
@@ -276,7 +276,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def wrong_ends(claims: PlanDocument, graph: Graph) -> Iterator[PlanFailure]:
-    """Yield that the inputs or outputs of a plan are not those of the graph."""
+    """Yield a failure where the inputs or outputs of a plan are not those of the graph."""
     given = [value for value in graph.inputs if not value.is_constant]
     for kind, claimed, values in (
         ("inputs", claims.inputs, given),
@@ -307,9 +307,9 @@ def wrong_types(expected: ExpectedLists, claims: PlanDocument) -> Iterator[PlanF
         if types is None:  # the comparison of the lists names it
             continue
         if row.dtype != "" and row.dtype not in {dtype for dtype, _ in types}:
-            yield PlanFailure(f"{row.name!r} has not the element type {row.dtype}", (row.name,))
+            yield PlanFailure(f"{row.name!r} does not have the element type {row.dtype}", (row.name,))
         if row.shape != NO_SHAPE and row.shape not in {shape for _, shape in types}:
-            yield PlanFailure(f"{row.name!r} has not the shape {row.shape}", (row.name,))
+            yield PlanFailure(f"{row.name!r} does not have the shape {row.shape}", (row.name,))
 
 
 # The figures of a plan, computed again from its rows: sizes, peaks, bounds and counts.
@@ -381,7 +381,7 @@ def _arenas(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
 def _end_of_formula(
     arena: Arena, inside: Sequence[Holder], placing: Placing, claims: DocumentAtSizes
 ) -> Iterator[PlanFailure]:
-    """Yield that the formula of an arena is not the end of its last buffer at the sizes of `claims`.
+    """Yield a failure where the formula of an arena is not the end of its last buffer at the sizes of `claims`.
 
     A tensor without a formula, and a state, count with their largest size; so may any buffer with a scaled offset. A buffer that has no
     byte at these sizes, and some at others, counts with its start.
@@ -445,7 +445,7 @@ def _bound(claims: PlanDocument, unit: int) -> Iterator[PlanFailure]:
 
 
 def _reason(claims: PlanDocument, placing: Placing) -> Iterator[PlanFailure]:
-    """Yield that the lower bound is not what `bound` says.
+    """Yield a failure where the lower bound is not what `bound` says.
 
     That of parts may be of a layout that shares more bytes: it is no more than the peak of these buffers in parts. That of smaller bodies,
     whose bounds no plan has, is only below the peak.
@@ -481,11 +481,11 @@ def _optimality(claims: PlanDocument, size: int, bound: int) -> Iterator[PlanFai
     """Yield contradictions between the claims of optimality and the `size` of the arenas in whole blocks."""
     optimal = claims.optimal
     if optimal and size != bound:
-        yield PlanFailure(f"optimal is said of {size} bytes, with a lower bound of {bound}")
+        yield PlanFailure(f"the plan says optimal, but takes {size} bytes, and the lower bound is {bound}")
     if optimal is False and size == bound and not claims.unplanned:
-        yield PlanFailure(f"optimal is denied, but the arenas take no more than the lower bound of {bound} bytes")
+        yield PlanFailure(f"the plan says not optimal, but takes no more than the lower bound of {bound} bytes")
     if optimal and claims.unplanned:
-        yield PlanFailure(f"optimal is said, and {len(claims.unplanned)} tensors are unplanned")
+        yield PlanFailure(f"the plan says optimal, but {len(claims.unplanned)} tensors are unplanned")
     if claims.search is None:
         return
     least, over = claims.search.any_order_bound, claims.search.optimal_over

@@ -254,7 +254,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 class Allowed(NamedTuple):
-    """The steps between which a copy may run: see planning.movement.copies.MemoryCopy."""
+    """The steps between which a copy may run: see declare.plan_document.MemoryCopy."""
 
     target_free: int
     source_ready: int

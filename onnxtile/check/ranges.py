@@ -40,7 +40,7 @@ BETWEEN = 5
 SizeOfSymbols: TypeAlias = Mapping[str, int]
 """One size for each dimension, by name."""
 _FRACTIONS = (0.5, 0.236, 0.854, 0.382, 0.708, 0.146, 0.618, 0.927, 0.073, 0.326)
-"""Parts of a range, so that the sizes of several dimensions and steps differ."""
+"""Fractions of a range, chosen so that dimensions and steps get different sizes."""
 _HIGHEST_POWER = 64
 _FURTHER = 256
 """Sizes at which formulas are compared without the model, at most."""
@@ -231,7 +231,7 @@ def wrong_ranges(claims: PlanDocument, words: Mapping[str, str]) -> Iterator[Pla
         if not 0 <= low <= high:
             yield PlanFailure(f"ranges: {low} to {high} cannot be the range of {name!r}")
         elif sizes.get(name) != high:
-            yield PlanFailure(f"ranges: that of {name!r} ends with {high}, and the plan has {sizes.get(name)}")
+            yield PlanFailure(f"ranges: that of {name!r} ends at {high}, but dims has {sizes.get(name)}")
     yield from _wrong_sums(claims, sizes)
     yield from _wrong_formulas(claims)
 
@@ -264,7 +264,7 @@ def _wrong_formulas(claims: PlanDocument) -> Iterator[PlanFailure]:
     is_scaled = any(formula.scaled is not None for formula in claims.formulas or ())
     for row in _all_rows(claims):
         for name in _without_reason(row, claims, is_scaled=is_scaled):
-            yield PlanFailure(f"{name} of {row.name!r} is not that of such a row or plan", (row.name,))
+            yield PlanFailure(f"{row.name!r} has {name}, which no such row or plan has", (row.name,))
 
 
 def _all_rows(claims: PlanDocument) -> Iterator[PlannedBuffer]:

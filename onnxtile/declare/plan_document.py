@@ -461,12 +461,12 @@ class SearchProof(NamedTuple):
 class PlanDocument(FixedRules, PlannedGraph):
     """The addresses of all tensors of a model in a run. Sizes and offsets are in bytes, steps count from 0.
 
-    `io` places inputs and outputs inside or outside the arena (see layout.scope); `overwrite_inputs` says whether inputs inside it may be
-    overwritten. `order` is the name of the order. `peak` is the largest sum of live bytes in one step, each buffer and part rounded
-    outwards to the alignment, `peak_step` the first such step. No plan of this schedule and these aliases is smaller than `lower_bound`;
-    `optimal` says that this plan is as small, `gap` by how many bytes it is larger. `bound` is the kind of proof of the bound (see
-    offsets.problem.Bound). `activation_bytes` is the sum of all tensors, each with bytes of its own, `bounds` the upper bounds of
-    data-dependent dimensions. `in_place` is the number of tensors written over an operand. `kernels` is None without islands.
+    `io` places inputs and outputs inside or outside the arena (see kernels.from_onnx.PlanScope); `overwrite_inputs` says whether inputs
+    inside it may be overwritten. `order` is the name of the order. `peak` is the largest sum of live bytes in one step, each buffer and
+    part rounded outwards to the alignment, `peak_step` the first such step. No plan of this schedule and these aliases is smaller than
+    `lower_bound`; `optimal` says that this plan is as small, `gap` by how many bytes it is larger. `bound` is the kind of proof of the
+    bound (see offsets.problem.Bound). `activation_bytes` is the sum of all tensors, each with bytes of its own, `bounds` the upper
+    bounds of data-dependent dimensions. `in_place` is the number of tensors written over an operand. `kernels` is None without islands.
 
     `model` is the name of the model's file without its ending (None for a model in memory), `inputs` are the inputs of its graph, `outputs`
     its outputs. `ranges` are the least and largest sizes of dimensions for which the plan holds; `dims` then has the largest, and

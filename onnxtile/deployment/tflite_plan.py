@@ -22,7 +22,7 @@ from onnxtile.system.errors import ModelError
 # https://github.com/tensorflow/tflite-micro.)
 
 UNIT = 16
-"""Bytes: TensorFlow Lite Micro rounds the size of each tensor up to a multiple (MicroArenaBufferAlignment)."""
+"""Bytes: TensorFlow Lite Micro rounds the size of each tensor up to a multiple of this (MicroArenaBufferAlignment)."""
 
 TensorKey: TypeAlias = tuple[int, int]
 """A tensor: the index of its subgraph, and its own index there."""
@@ -53,12 +53,12 @@ ELEMENTWISE = frozenset(
 """Operators whose kernels read an element of an input before they write the same element of the output, and never again."""
 
 NO_SCRATCH: Mapping[int, int] = MappingProxyType({})
-"""The bytes of no operator."""
+"""No operator needs scratch bytes."""
 
 _DEEPEST = 8
 """Levels of subgraphs in subgraphs, at most: one that runs itself has no end."""
 _MOST = 500_000
-"""Operators of all subgraphs as often as they run, at most."""
+"""Operators that run in all subgraphs, at most: each counts as often as it runs."""
 
 
 @dataclass(frozen=True)
@@ -189,137 +189,120 @@ def _candidates(number: int, operator: MicroOperator, graph: MicroGraph) -> Iter
 
 def plan_rows(graphs: Sequence[MicroGraph], problem: MicroProblem, planned: PlanResult) -> PlanResult:
     """Return `planned`, the plan of the buffers of `problem`, with rows for all tensors of `graphs`, and their operators."""
-    names = _names(graphs)
-    nodes = {position: _node(position, graphs) for position in ((graph, index) for graph, index, _ in problem.scopes)}
-    shared = _shared(graphs, problem)
-    unit = problem.problem.alignment
-    main = graphs[0]
-    steps = {(graph, index): scope for graph, index, scope in problem.scopes}
-    operators = [graphs[graph].operators[index] for graph, index in steps]
-    linked = {
-        kind: tuple(
-            tuple(names[graph, i] if i >= 0 else "" for i in getattr(graphs[graph].operators[index], kind))
-            for graph, index in steps
+    return _RowWriter(graphs, problem, planned).result()
+
+
+@dataclass
+class _RowWriter:
+    """Writes the rows of a plan. Tensors are called by their names, with their indices after them where these are empty or repeated."""
+
+    graphs: Sequence[MicroGraph]
+    problem: MicroProblem
+    planned: PlanResult
+
+    def __post_init__(self) -> None:
+        keys = [(number, index) for number, graph in enumerate(self.graphs) for index in range(len(graph.tensors))]
+        self._tensors = {key: self.graphs[key[0]].tensors[key[1]] for key in keys}
+        times = Counter(tensor.name for tensor in self._tensors.values())
+        self._names = {
+            (graph, index): tensor.name if tensor.name and times[tensor.name] == 1 else f"{tensor.name}#{graph}.{index}"
+            for (graph, index), tensor in self._tensors.items()
+        }
+        self._operators = {
+            (graph, index): self.graphs[graph].operators[index] for graph, index, _ in self.problem.scopes
+        }
+        self._nodes = {
+            (graph, index): f"{operator.name}_{index}" if graph == 0 else f"{operator.name}_{graph}.{index}"
+            for (graph, index), operator in self._operators.items()
+        }
+
+    def result(self) -> PlanResult:
+        """Return the plan with all rows."""
+        owners, (avoided, remaining) = self.problem.owners, self._views()
+        steps = {(graph, index): scope for graph, index, scope in self.problem.scopes}
+        constant = {key for key, tensor in self._tensors.items() if tensor.is_constant}
+        return replace(
+            self.planned,
+            io="inside",
+            order="model",
+            activation_bytes=sum(align(self._tensors[key].size, self.problem.problem.alignment) for key in owners),
+            in_place=sum(key != owner for key, owner in owners.items()) - len(avoided),
+            copies=CopyCount(len(avoided), sum(avoided), len(remaining), sum(remaining)),
+            schedule=tuple(self._nodes[position] for position in steps),
+            steps=tuple(steps.values()),
+            operators=tuple(self._operators[position].name for position in steps),
+            operands=tuple(self._linked(position[0], self._operators[position].inputs) for position in steps),
+            results=tuple(self._linked(position[0], self._operators[position].outputs) for position in steps),
+            attributes=tuple({} for _ in steps),
+            buffers=(*self._buffers(), *self._workspaces()),
+            constants=tuple(
+                Constant(self._names[key], tensor.size, None, tensor.dtype, tensor.shape)
+                for key, tensor in self._tensors.items()
+                if key in constant
+            ),
+            outside=tuple(
+                Excluded(self._names[key], _reason(tensor), tensor.dtype, tensor.shape)
+                for key, tensor in self._tensors.items()
+                if key not in owners and key not in constant
+            ),
+            inputs=self._ends(self.graphs[0].inputs),
+            outputs=self._ends(self.graphs[0].outputs),
         )
-        for kind in ("inputs", "outputs")
-    }
-    unread = [key for key in names if key not in problem.owners and not _tensor(graphs, key).is_constant]
-    return replace(
-        planned,
-        io="inside",
-        order="model",
-        activation_bytes=sum(align(_tensor(graphs, key).size, unit) for key in problem.owners),
-        in_place=sum(key != owner for key, owner in problem.owners.items()) - len(shared[0]),
-        copies=CopyCount(len(shared[0]), sum(shared[0]), len(shared[1]), sum(shared[1])),
-        schedule=tuple(nodes[position] for position in steps),
-        steps=tuple(steps.values()),
-        operators=tuple(operator.name for operator in operators),
-        operands=linked["inputs"],
-        results=linked["outputs"],
-        attributes=tuple({} for _ in operators),
-        buffers=_buffers(graphs, problem, planned, names, nodes),
-        constants=tuple(
-            Constant(names[key], tensor.size, None, tensor.dtype, tensor.shape)
-            for key in names
-            if (tensor := _tensor(graphs, key)).is_constant
-        ),
-        outside=tuple(Excluded(names[key], _reason(graphs, key), *_type(graphs, key)) for key in unread),
-        inputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.inputs),
-        outputs=tuple(PlannedInput(names[0, i], *_type(graphs, (0, i))) for i in main.outputs),
-    )
 
+    def _linked(self, number: int, indices: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self._names[number, index] if index >= 0 else "" for index in indices)
 
-def _names(graphs: Sequence[MicroGraph]) -> dict[TensorKey, str]:
-    """Return the name of each tensor: its own, with its indices after it where that is empty or repeated."""
-    keys = [(number, index) for number, graph in enumerate(graphs) for index in range(len(graph.tensors))]
-    times = Counter(_tensor(graphs, key).name for key in keys)
-    names = {}
-    for key in keys:
-        name = _tensor(graphs, key).name
-        names[key] = name if name and times[name] == 1 else f"{name}#{key[0]}.{key[1]}"
-    return names
+    def _ends(self, indices: Sequence[int]) -> tuple[PlannedInput, ...]:
+        tensors = ((self._names[0, index], self._tensors[0, index]) for index in indices)
+        return tuple(PlannedInput(name, tensor.dtype, tensor.shape) for name, tensor in tensors)
 
+    def _views(self) -> tuple[list[int], list[int]]:
+        """Return the bytes of the results of operators that leave elements as they are: those in place, and those that are copied."""
+        avoided: list[int] = []
+        remaining: list[int] = []
+        for number, graph in enumerate(self.graphs):
+            for operator in graph.operators:
+                key = (number, operator.outputs[0]) if operator.outputs else (number, -1)
+                if operator.name in VIEWS and key in self.problem.owners:
+                    (remaining if self.problem.owners[key] == key else avoided).append(self._tensors[key].size)
+        return avoided, remaining
 
-def _node(position: TensorKey, graphs: Sequence[MicroGraph]) -> str:
-    name = graphs[position[0]].operators[position[1]].name
-    return f"{name}_{position[1]}" if position[0] == 0 else f"{name}_{position[0]}.{position[1]}"
-
-
-def _tensor(graphs: Sequence[MicroGraph], key: TensorKey) -> MicroTensor:
-    return graphs[key[0]].tensors[key[1]]
-
-
-def _type(graphs: Sequence[MicroGraph], key: TensorKey) -> tuple[str, tuple[int, ...]]:
-    tensor = _tensor(graphs, key)
-    return tensor.dtype, tensor.shape
-
-
-def _reason(graphs: Sequence[MicroGraph], key: TensorKey) -> str:
-    if _tensor(graphs, key).is_variable:
-        return "a variable, which keeps its bytes from one inference to the next"
-    return "a tensor without elements" if not _tensor(graphs, key).size else "a tensor that no operator uses"
-
-
-def _shared(graphs: Sequence[MicroGraph], problem: MicroProblem) -> tuple[list[int], list[int]]:
-    """Return the bytes of the results of operators that leave elements as they are: those in place, and those that are copied."""
-    avoided: list[int] = []
-    remaining: list[int] = []
-    for number, graph in enumerate(graphs):
-        for operator in graph.operators:
-            key = (number, operator.outputs[0]) if operator.outputs else (number, -1)
-            if operator.name in VIEWS and key in problem.owners:
-                (remaining if problem.owners[key] == key else avoided).append(_tensor(graphs, key).size)
-    return avoided, remaining
-
-
-def _buffers(
-    graphs: Sequence[MicroGraph],
-    problem: MicroProblem,
-    planned: PlanResult,
-    names: Mapping[TensorKey, str],
-    nodes: Mapping[TensorKey, str],
-) -> tuple[PlannedBuffer, ...]:
-    rows = {row.name: row for row in planned.buffers}
-    makers = {
-        (number, index): nodes[number, position]
-        for number, position, _ in problem.scopes
-        for index in graphs[number].operators[position].outputs
-    }
-    ends = {**dict.fromkeys(graphs[0].inputs, "input"), **dict.fromkeys(graphs[0].outputs, "output")}
-    buffers = []
-    for key, owner in problem.owners.items():
-        row, tensor = rows[problem.name(owner)], _tensor(graphs, key)
-        first, last = (row.first, row.last) if key == owner else problem.live_ranges[key]
-        buffers.append(
-            PlannedBuffer(
-                name=names[key],
+    def _buffers(self) -> Iterator[PlannedBuffer]:
+        rows = {row.name: row for row in self.planned.buffers}
+        makers = {
+            (number, index): node
+            for (number, position), node in self._nodes.items()
+            for index in self._operators[number, position].outputs
+        }
+        main = self.graphs[0]
+        ends = {(0, i): kind for kind, indices in (("input", main.inputs), ("output", main.outputs)) for i in indices}
+        for key, owner in self.problem.owners.items():
+            row, tensor = rows[self.problem.name(owner)], self._tensors[key]
+            first, last = (row.first, row.last) if key == owner else self.problem.live_ranges[key]
+            yield PlannedBuffer(
+                name=self._names[key],
                 arena=row.arena,
                 offset=row.offset,
                 size=tensor.size,
                 first=first,
                 last=last,
-                kind=ends.get(key[1], "activation") if key[0] == 0 else "activation",
-                alias=None if key == owner else names[owner],
+                kind=ends.get(key, "activation"),
+                alias=None if key == owner else self._names[owner],
                 node=makers.get(key),
                 dtype=tensor.dtype,
                 shape=tensor.shape,
             )
-        )
-    scopes = {position: scope for graph, position, scope in problem.scopes if graph == 0}
-    for position, size in problem.scratch.items():
-        row, scope, node = rows[problem.scratch_name(position)], scopes[position], nodes[0, position]
-        buffers.append(
-            PlannedBuffer(
-                f"{node} scratch",
-                row.arena,
-                row.offset,
-                size,
-                scope,
-                scope,
-                WORKSPACE,
-                node=node,
-                dtype=None,
-                shape=None,
-            )
-        )
-    return tuple(buffers)
+
+    def _workspaces(self) -> Iterator[PlannedBuffer]:
+        rows = {row.name: row for row in self.planned.buffers}
+        scopes = {position: scope for graph, position, scope in self.problem.scopes if graph == 0}
+        for position, size in self.problem.scratch.items():
+            row, scope, node = rows[self.problem.scratch_name(position)], scopes[position], self._nodes[0, position]
+            place = (f"{node} scratch", row.arena, row.offset, size, scope, scope, WORKSPACE)
+            yield PlannedBuffer(*place, node=node, dtype=None, shape=None)
+
+
+def _reason(tensor: MicroTensor) -> str:
+    if tensor.is_variable:
+        return "a variable, which keeps its bytes from one inference to the next"
+    return "a tensor without elements" if not tensor.size else "a tensor that no operator uses"

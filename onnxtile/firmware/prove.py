@@ -253,9 +253,6 @@ ${memory}
 static FILE *in, *out;
 static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
 static int read_number(uint32_t *number) { return read_all(number, sizeof *number); }
-static int read_most(void *at, uint32_t *size, size_t most) {
-    return read_number(size) && *size <= most && read_all(at, *size);
-}
 ${check}
 ${weights}
 
@@ -331,6 +328,7 @@ def main_text(source: CSource, runs: int) -> str:
         for port, in_c in ports:
             size = max(1, port.tensor.bytes)
             body.append(f"        uint32_t size_{in_c};")
+            body.append(f"        if (!read_number(&size_{in_c}) || size_{in_c} > {port.tensor.bytes}u) return 2;")
             if port.is_argument:
                 memory.append(f"ALIGNED(block_{in_c}, {size}u);")
                 body.append(f"        memset(block_{in_c}, 0xC3, sizeof block_{in_c});")
@@ -338,13 +336,12 @@ def main_text(source: CSource, runs: int) -> str:
                 arguments.append(f"({ctype_of(port)} *)(block_{in_c} + ZONE)")
             if kind == "input":
                 target = f"block_{in_c} + ZONE" if port.is_argument else f"{name}_input_{in_c}()"
-                body.append(f"        if (!read_most({target}, &size_{in_c}, {port.tensor.bytes}u)) return 2;")
-            else:
-                body.append(f"        if (!read_number(&size_{in_c}) || size_{in_c} > {port.tensor.bytes}u) return 2;")
+                body.append(f"        if (!read_all({target}, size_{in_c})) return 2;")
     for number, (stream, function) in enumerate(interface.streams):
         memory.append(_rows_function(number, stream, function))
         body.append(f"        uint32_t size_{number};")
-        body.append(f"        if (!read_most(rows_{number}, &size_{number}, {stream.tensor.bytes}u)) return 2;")
+        body.append(f"        if (!read_number(&size_{number}) || size_{number} > {stream.tensor.bytes}u) return 2;")
+        body.append(f"        if (!read_all(rows_{number}, size_{number})) return 2;")
         body.append(f"        next_{number} = 0;")
     run = f"{name}_run({', '.join(arguments)})"
     body.append(f"        if ({run}) return {_OUT_OF_RANGE};" if interface.sizes else f"        {run};")

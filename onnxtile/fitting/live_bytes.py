@@ -616,11 +616,6 @@ def uncut_loads(network: Network) -> list[int]:
     return loads
 
 
-def uncut_peak(network: Network) -> int:
-    """Return the most bytes that live at once while a network runs as it is."""
-    return max(uncut_loads(network), default=0)
-
-
 # The costs of a region that is cut: counted on one strip of each kind, since most strips of a region are alike.
 
 _EMPTY = 1 << 40

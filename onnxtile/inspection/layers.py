@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -269,7 +269,7 @@ class LayerCost(JsonFields):
     def traffic(self) -> int | None:
         """Bytes of the activations that it reads and writes, each value once; None where one is not known."""
         sizes = {t.name: t.bytes for t in (*self.inputs, *self.outputs) if not t.constant}
-        return None if None in sizes.values() else sum(size for size in sizes.values() if size is not None)
+        return _sum(sizes.values())
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -305,9 +305,25 @@ def layers(
         return tensors[value]
 
     def layer(node: ir.Node, name: str, body: str) -> LayerCost:
-        work = done[node]
-        multiplied = factors(node, model, shapes) if work.macs and work.total else ""
-        return _layer(node, name, body, work, needed.get(node, 0), multiplied, described)
+        inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
+        outputs = tuple(described(value) for value in node.outputs if value.name)
+        work, written = done[node], _sum([tensor.bytes for tensor in outputs])
+        read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
+        return LayerCost(
+            name,
+            operator_name(node),
+            body,
+            inputs,
+            outputs,
+            work,
+            read,
+            written,
+            None if read is None or moving is None else read - moving,
+            needed.get(node, 0),
+            factors(node, model, shapes) if work.macs and work.total else "",
+            module_path(node.name, node.metadata_props),
+            module_classes(node.metadata_props),
+        )
 
     return tuple(
         layer(node, name, body)
@@ -332,38 +348,6 @@ def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
         yield "/".join(f"{names[node]}.{key}" for node, key in path), inner
 
 
-def _layer(
-    node: ir.Node,
-    name: str,
-    body: str,
-    work: NodeWork,
-    workspace: int | None,
-    multiplied: str,
-    described: Callable[[ir.Value], Tensor],
-) -> LayerCost:
-    inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
-    outputs = tuple(described(value) for value in node.outputs if value.name)
-    written = _sum([tensor.bytes for tensor in outputs])
-    read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
-    weights = None if read is None or moving is None else read - moving
-    path, classes = module_path(node.name, node.metadata_props), module_classes(node.metadata_props)
-    return LayerCost(
-        name,
-        operator_name(node),
-        body,
-        inputs,
-        outputs,
-        work,
-        read,
-        written,
-        weights,
-        workspace,
-        multiplied,
-        path,
-        classes,
-    )
-
-
 def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
     """Return the bytes that a node reads, of its constants, too, or of all but these."""
     sizes = [tensor.bytes if constants or not tensor.constant else 0 for tensor in inputs]
@@ -377,7 +361,7 @@ def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, consta
     return _sum(sizes)
 
 
-def _sum(sizes: list[int | None]) -> int | None:
+def _sum(sizes: Collection[int | None]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
@@ -619,17 +603,12 @@ def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> 
         _sum_of_formulas((layer, layer.work.flops if not layer.work.why_uncounted else None) for layer in main),
         _sum_of_formulas((layer, _own(layer, layer.traffic)) for layer in main),
         _sum_of_formulas((layer, _own(layer, layer.weights)) for layer in main),
-        _sum_of_formulas((layer, _own(layer, _written(layer))) for layer in main),
+        _sum_of_formulas((layer, _own(layer, layer.written)) for layer in main),
     )
 
 
 def _own(layer: LayerCost, count: int | None) -> dict[str, int] | None:
     return None if count is None else {layer.op: count}
-
-
-def _written(layer: LayerCost) -> int | None:
-    sizes = [tensor.bytes for tensor in layer.outputs]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _sum_of_formulas(terms: Iterable[tuple[LayerCost, Mapping[str, int] | None]]) -> FormulaSum:

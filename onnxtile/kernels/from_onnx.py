@@ -43,7 +43,7 @@ from onnxtile.system.errors import ModelError, UsageError, nearest
 _BEFORE = frozenset({"past", "in", "input", "prev", "previous", "old", "init", "initial", "last"})
 _AFTER = frozenset({"present", "out", "output", "new", "next", "updated", "final", "cur", "current"})
 _EARLIER = frozenset({"past", "prev", "previous", "old"})
-"""Words that only a state has: without them, an output of the same words is its next value, and numbers suffice."""
+"""Words that only a state has. An output whose words are the others is its next value, even where these are only numbers."""
 _FIRST, _LAST = "0", "n"
 _CELLS = {"hx": "hy", "cx": "cy"}
 """Words of PyTorch for the state before and after."""
@@ -73,7 +73,7 @@ def matching_names(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tu
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Return the words of `name`, in lower case; those of "key_values", which only says that both are there, are left out."""
+    """Return the words of `name`, in lower case; "values" after "key" is left out: it only says that there are keys and values."""
     words = [word.lower() for word in _WORD.findall(name)]
     kept: list[str] = []
     for word in words:
@@ -187,7 +187,7 @@ def states_of(facts: LayoutFacts, choice: StateChoice) -> States:
 
 
 def _origin(value: ir.Value, facts: LayoutFacts) -> ir.Value:
-    """Return the tensor that `value` is a view or a copy in another memory of."""
+    """Return the tensor of which `value` is a view, or a copy in another memory."""
     value = facts.root(value)
     while (maker := value.producer()) is not None and is_copy(maker, facts):
         source = maker.inputs[0]
@@ -217,7 +217,7 @@ def _given(facts: LayoutFacts, given: Mapping[str, str]) -> Iterator[StatePair]:
 def _require_known(kind: str, name: str, known: Mapping[str, ir.Value]) -> None:
     if name not in known:
         hint = nearest(name, known, f"write INPUT=OUTPUT; {kind}s of the model: {', '.join(known) or 'none'}")
-        raise UsageError(f"the state {name!r} is not an {kind} of the model that has bytes in a run", hint=hint)
+        raise UsageError(f"the state {name!r} is not an {kind} of the model, or has no bytes in a run", hint=hint)
 
 
 def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePair:
@@ -233,7 +233,7 @@ def _required(before: ir.Value, after: ir.Value, facts: LayoutFacts) -> StatePai
         )
     if _stays(before, after):
         raise UsageError(
-            f"the input {before.name!r} is an output, too, so {after.name!r} cannot take its place",
+            f"the input {before.name!r} is an output, too, so {after.name!r} cannot be written over it",
             hint="let the model hand out a copy of the input",
         )
     axis = _growing_axis(before, after, facts)
@@ -252,7 +252,7 @@ def _stays(before: ir.Value, after: ir.Value) -> bool:
 
 
 def _by_operators(facts: LayoutFacts) -> Iterator[StatePair]:
-    """Yield the pairs of an output and the input that its operator makes it of, through views."""
+    """Yield the pairs of an output and the input of which its operator makes it, seen through views."""
     inputs = set(_inputs(facts).values())
     for output in _outputs(facts).values():
         result = _origin(output, facts)

@@ -30,7 +30,7 @@ IN_PLACE = PREFIX + "in_place"
 ISLAND = PREFIX + "island"
 # On such a function: its result is its first operand under another shape.
 VIEW = PREFIX + "view"
-# On such a function: how many bytes its kernel needs beside its operands and results (see model.size_rule), where its pattern says so.
+# On such a function: how many bytes its kernel needs beside its operands and results (see shapes.size_rule), where its pattern says so.
 WORKSPACE = PREFIX + "workspace"
 
 # On a local function that plan made: a call copies its operand into another memory, and is a kernel.

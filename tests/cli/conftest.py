@@ -31,6 +31,12 @@ class Done:
         """The JSON that it wrote to stdout."""
         return json.loads(self.data, parse_constant=pytest.fail)
 
+    def require_error(self, *words: str, code: int = 2) -> None:
+        """It ended with `code`, and wrote nothing but one line of an error that has all `words`."""
+        assert (self.code, self.out) == (code, ""), self
+        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
+        assert all(word in self.err for word in words), self.err
+
 
 Run: TypeAlias = Callable[..., Done]
 

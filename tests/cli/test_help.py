@@ -154,8 +154,7 @@ def test_a_group_without_a_command_shows_its_help(run: Run, arguments: tuple[str
 )
 def test_a_slip_of_the_pen_gets_what_was_meant(run: Run, arguments: tuple[str, ...], message: str) -> None:
     done = run(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: ") and message in done.err and done.err.count("\n") == 1
+    done.require_error(message)
 
 
 # Every name that `list` shows is one that its option takes.

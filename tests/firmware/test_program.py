@@ -258,6 +258,12 @@ def test_graphs_with_few_kernels_or_none(shape: str, body: str) -> None:
     assert built(model).proof.equal
 
 
+@needs_cc
+def test_a_model_without_inputs() -> None:
+    model = parsed("agraph () => (float[2] y) <float[2] w = {1, 2}> { y = Neg (w) }")
+    assert built(model).proof.equal
+
+
 RECURRENT = """<ir_version: 10, opset_import: ["": 17]>
 g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] next) {
     s = Add(x, h)

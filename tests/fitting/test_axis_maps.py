@@ -42,9 +42,7 @@ def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attribute
         array = np.random.default_rng(0).standard_normal(weights).astype(np.float32)
         constants.append(numpy_helper.from_array(array, "w"))
     node = helper.make_node(op, ["x", *(one.name for one in constants)], ["y"], name="one", **attributes)
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 5])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])
-    return build.model([node], [x], [y], constants)
+    return build.model([node], {"x": [1, 2, rows, 5]}, {"y": ["n", "c", "h", "w"]}, constants)
 
 
 @draws(60)
@@ -299,10 +297,14 @@ def _chain(op: str, constants: dict[str, Any], rows: int, opset: int = 19, **att
         helper.make_node(op, ["h", *constants], ["i"], name="one", **attributes),
         helper.make_node("MaxPool", ["i"], ["y"], kernel_shape=[3, 3], strides=[3, 3]),
     ]
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, rows, 9])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])
     arrays = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items() if name]
-    return build.model(nodes, [x], [y], [numpy_helper.from_array(weights, "w"), *arrays], opset=opset)
+    return build.model(
+        nodes,
+        {"x": [1, 2, rows, 9]},
+        {"y": ["n", "c", "h", "w"]},
+        [numpy_helper.from_array(weights, "w"), *arrays],
+        opset=opset,
+    )
 
 
 @draws(40)

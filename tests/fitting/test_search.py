@@ -11,7 +11,7 @@ import pytest
 import onnxtile
 from models.make_mobilenet_v2 import mobilenet_v2
 from onnxtile.fitting import search as search_effort
-from onnxtile.fitting.live_bytes import Overload, live_bytes, uncut_peak
+from onnxtile.fitting.live_bytes import Overload, live_bytes, uncut_loads
 from onnxtile.fitting.read_network import read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import (
@@ -612,7 +612,7 @@ _GIVEN = """<ir_version: 10, opset_import: ["": 17]> g (float[4, 64] x) => (floa
 def test_it_is_the_peak_of_the_plan_and_no_more_than_that_of_single_kernels(model: onnx.ModelProto) -> None:
     opened = load(model)
     regions: Regions = regions_of(opened, resolve(opened, run=True), Constants(opened), exact=True)
-    found = uncut_peak(regions.network)
+    found = max(uncut_loads(regions.network))
     assert found == plan(model, order="model", verify=False).plan.peak
     assert found <= max(one.peak for one in regions.whole)
 
@@ -620,7 +620,7 @@ def test_it_is_the_peak_of_the_plan_and_no_more_than_that_of_single_kernels(mode
 def test_a_view_beside_its_source_is_counted_once() -> None:
     opened = load(onnx.parser.parse_model(_VIEWS))
     regions = regions_of(opened, resolve(opened, run=True), Constants(opened), exact=True)
-    assert uncut_peak(regions.network) == 2 * 4 * 64 * 4
+    assert max(uncut_loads(regions.network)) == 2 * 4 * 64 * 4
 
 
 @pytest.mark.parametrize(("io", "arena"), [("outputs", 128), ("outside", 0)])

@@ -15,6 +15,7 @@ from onnxtile import api
 from onnxtile.fusion.float_view import float_view
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import load
+from tests import build
 
 FORMS = [
     *("qdq", "qdq-per-channel", "qdq-u8s8"),
@@ -73,11 +74,8 @@ def _block() -> onnx.ModelProto:
     nodes[-1].output[0], total = "sum", "sum"
     assert three
     last = norm(total)
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, WIDTH])]
-    made = [helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, 6, WIDTH])]
-    graph = helper.make_graph(nodes, "block", given, made, held)
     # From opset 17 on, onnxruntime's quantiser makes LayerNormalization of the norms first.
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return build.model(nodes, {"x": [1, 6, WIDTH]}, {last: [1, 6, WIDTH]}, held, opset=14, ir_version=8)
 
 
 WANTED = {
@@ -163,15 +161,10 @@ def _concat_or_add(op: str, inputs: list[str], **attributes: Any) -> onnx.ModelP
         helper.make_node(op, inputs, ["t"], "first", domain="com.microsoft", **attributes),
         helper.make_node("QLinearSigmoid", ["t", "s", "z", "s", "z"], ["y"], "second", domain="com.microsoft"),
     ]
-    given = [helper.make_tensor_value_info(name, TensorProto.UINT8, [1, 4]) for name in "ab"]
-    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 8 if "axis" in attributes else 4])]
-    held = [
-        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
-        numpy_helper.from_array(np.asarray(3, np.uint8), "z"),
-    ]
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+    given = {name: (TensorProto.UINT8, [1, 4]) for name in "ab"}
+    made = {"y": (TensorProto.UINT8, [1, 8 if "axis" in attributes else 4])}
+    held = {"s": np.float32(0.05), "z": np.uint8(3)}
+    return build.model(nodes, given, made, held, com_microsoft=1, ir_version=8)
 
 
 def test_a_test_of_a_quantised_weight_sees_its_floats_in_older_opsets() -> None:
@@ -181,10 +174,9 @@ def test_a_test_of_a_quantised_weight_sees_its_floats_in_older_opsets() -> None:
         "z": np.asarray(0, np.uint8),
     }
     node = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"], "conv", group=4)
-    given = [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 4, 3, 3])]
-    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 4, 3, 3])]
-    graph = helper.make_graph([node], "g", given, made, [numpy_helper.from_array(a, name) for name, a in held.items()])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=6)
+    given = {"x": (TensorProto.UINT8, [1, 4, 3, 3])}
+    made = {"y": (TensorProto.UINT8, [1, 4, 3, 3])}
+    proto = build.model([node], given, made, held, opset=10, ir_version=6)
     assert _sites(api.fuse(proto, [("Halved", "Conv[W == 0.5 and W.shape[1] == 1]")])) == {"Halved": 1}
 
 
@@ -197,18 +189,15 @@ def test_an_operator_that_onnxruntime_takes_in_no_function_is_refused() -> None:
 def _product_with_bias() -> onnx.ModelProto:
     """Return MatMulNBits with a bias."""
     generator = np.random.default_rng(0)
-    held = [
-        numpy_helper.from_array(generator.integers(0, 256, (8, 1, 16)).astype(np.uint8), "w"),
-        numpy_helper.from_array(generator.uniform(0.01, 0.02, 8).astype(np.float32), "s"),
-        numpy_helper.from_array(generator.standard_normal(8).astype(np.float32), "b"),
-    ]
+    held = {
+        "w": generator.integers(0, 256, (8, 1, 16)).astype(np.uint8),
+        "s": generator.uniform(0.01, 0.02, 8).astype(np.float32),
+        "b": generator.standard_normal(8).astype(np.float32),
+    }
     node = helper.make_node(
         "MatMulNBits", ["x", "w", "s", "", "", "b"], ["y"], "product", domain="com.microsoft", K=32, N=8, bits=4, block_size=32
     )  # fmt: skip
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 32])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 8])]
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(helper.make_graph([node], "g", given, made, held), opset_imports=imports, ir_version=8)
+    return build.model([node], {"x": [2, 32]}, {"y": [2, 8]}, held, com_microsoft=1, ir_version=8)
 
 
 def test_a_product_with_a_bias_in_one_operator_is_linear_and_no_bare_product() -> None:
@@ -234,14 +223,10 @@ def test_what_quantises_for_several_products_stays_outside_of_them() -> None:
         *(node for letter in "ab" for node in _dynamic_linear(letter)),
         helper.make_node("Add", ["sum_a", "sum_b"], ["y"], "total"),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
     weight, bias = np.eye(4, dtype=np.int8), np.arange(4, dtype=np.float32)
     scale, zero = np.asarray(0.1, np.float32), np.asarray(0, np.int8)
-    named: dict[str, np.ndarray] = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
-    held = [numpy_helper.from_array(array, name) for name, array in named.items()]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    held: dict[str, np.ndarray] = {"w": weight, "ws": scale, "wz": zero, "bias": bias}
+    proto = build.model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, held, ir_version=8)
     both = api.fuse(proto, ["Linear"])
     assert Counter(node.op_type for node in both.model.graph) == {"DynamicQuantizeLinear": 1, "Linear": 2, "Add": 1}
     whole = api.fuse(proto, [("Twin", "MatMul-*>Add-*>Add#y;Add#y<*-Add<*-MatMul")])

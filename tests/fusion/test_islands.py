@@ -16,6 +16,7 @@ from onnxtile.fusion.unfuse import unfuse
 from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.system.runtime import Array, Session
+from tests import build
 
 
 class _Quantised:
@@ -49,10 +50,7 @@ class _Quantised:
         )
 
     def model(self, output: str, shape: list[int]) -> onnx.ModelProto:
-        given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])]
-        made = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(self.nodes, "g", given, made, self.initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+        return build.model(self.nodes, {"x": [1, 4, 8, 8]}, {output: shape}, self.initializers)
 
 
 def _residual() -> onnx.ModelProto:

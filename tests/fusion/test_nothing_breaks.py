@@ -22,6 +22,7 @@ from onnxtile.model import keys
 from onnxtile.model.load import load
 from onnxtile.model.save import to_bytes
 from onnxtile.system.errors import ModelError
+from tests import build
 
 if TYPE_CHECKING:
     from tests.fusion.conftest import Lab
@@ -37,10 +38,7 @@ def test_an_operator_of_onnxruntime_in_the_standard_domain_is_in_no_function(ope
     scale = numpy_helper.from_array(np.ones(4, np.float32), "s")
     nodes = [helper.make_node(operator, ["x", "s"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     given, made = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy")
-    graph = helper.make_graph(nodes, "g", [given], [made], [scale])
-    result = api.fuse(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8), [f"{operator}->Relu"]
-    )
+    result = api.fuse(build.model(nodes, [given], [made], [scale], opset=14, ir_version=8), [f"{operator}->Relu"])
     assert [node.op_type for node in result.model.graph] == [operator, "Relu"]
     assert operator in result.patterns[0].refused[0].reason
 

@@ -17,6 +17,7 @@ from onnxtile.report.inspect_tables import for_inspect
 from onnxtile.report.layout import shown
 from onnxtile.report.tables import for_fuse, for_match, for_tile
 from onnxtile.system.errors import UsageError
+from tests import build
 from tests.fitting.networks import inverted_residuals
 
 
@@ -29,8 +30,7 @@ def model(names: tuple[str, ...]) -> onnx.ModelProto:
     ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in ("x0", f"x{len(names)}"))
     held = [numpy_helper.from_array(np.ones((4, 4), np.float32), weight) for weight in weights[:-1]]
-    graph = helper.make_graph(nodes, "g", [x], [y], held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build.model(nodes, [x], [y], held, ir_version=8)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,7 @@ def blocks(count: int, width: int = 8) -> onnx.ModelProto:
             numpy_helper.from_array(np.ones(width, np.float32), f"b{block}"),
         ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, width]) for name in ("x", value))
-    graph = helper.make_graph(nodes, "g", [x], [y], held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(nodes, [x], [y], held)
 
 
 def modules(model: onnx.ModelProto) -> dict[str, str]:

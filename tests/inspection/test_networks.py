@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxtile import api
 from onnxtile.system.errors import UsageError
+from tests import build
 from tests.build import parsed
 
 Light = Callable[[str], Path]
@@ -221,8 +222,7 @@ def _googlenet() -> onnx.ModelProto:
         helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
         for name, sizes in (("image", [1, 3, 224, 224]), (last, [1, 1000]))
     )
-    graph = helper.make_graph(net.nodes, "googlenet", [image], [scores], net.weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build.model(net.nodes, [image], [scores], net.weights, ir_version=8)
 
 
 def test_googlenet_has_the_parameters_of_torchvision(googlenet: onnx.ModelProto) -> None:

@@ -8,17 +8,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtile import api
+from tests import build
 
 
 def _linear(form: str) -> onnx.ModelProto:
     """Return x (2×8, uint8) times w (8×4, int8, a scale for each column), as QDQ or QLinearMatMul nodes."""
-    held = [
-        numpy_helper.from_array(np.asarray(0.5, np.float32), "xs"),
-        numpy_helper.from_array(np.asarray(128, np.uint8), "xz"),
-        numpy_helper.from_array(np.ones((8, 4), np.int8), "w"),
-        numpy_helper.from_array(np.asarray([1, 2, 3, 4], np.float32), "ws"),
-        numpy_helper.from_array(np.zeros(4, np.int8), "wz"),
-    ]
+    held = {
+        "xs": np.float32(0.5),
+        "xz": np.uint8(128),
+        "w": np.ones((8, 4), np.int8),
+        "ws": np.asarray([1, 2, 3, 4], np.float32),
+        "wz": np.zeros(4, np.int8),
+    }
     if form == "qdq":
         nodes = [
             helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
@@ -28,10 +29,7 @@ def _linear(form: str) -> onnx.ModelProto:
         ]
     else:
         nodes = [helper.make_node("QLinearMatMul", ["x", "xs", "xz", "w", "ws", "wz", "xs", "xz"], ["y"])]
-    given = [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 8])]
-    made = [helper.make_tensor_value_info("y", TensorProto.UINT8, [2, 4])]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(nodes, {"x": (TensorProto.UINT8, [2, 8])}, {"y": (TensorProto.UINT8, [2, 4])}, held)
 
 
 def _inspected(model: Any) -> dict[str, Any]:
@@ -60,18 +58,11 @@ def test_each_tensor_has_its_scales_zero_points_and_axis() -> None:
 
 
 def test_packed_weights_are_named_with_their_bits_and_blocks() -> None:
-    held = [
-        numpy_helper.from_array(np.zeros((4, 1, 16), np.uint8), "w"),
-        numpy_helper.from_array(np.full(4, 0.25, np.float32), "s"),
-    ]
+    held = {"w": np.zeros((4, 1, 16), np.uint8), "s": np.full(4, 0.25, np.float32)}
     node = helper.make_node(
         "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=4, bits=4, block_size=32
     )
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 32])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "g", given, made, held)
-    told = _inspected(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    told = _inspected(build.model([node], {"x": [2, 32]}, {"y": [2, 4]}, held, com_microsoft=1))
     assert told["macs"]["by_operand_types"] == {"float x int4": 2 * 32 * 4}
     assert (told["quantisation"][0]["dtype"], told["quantisation"][0]["block_size"]) == ("int4", 32)
     # Two operations a product, and one for each weight that is scaled.
@@ -102,9 +93,7 @@ def _alone(op: str, operands: list[Any], made: list[tuple[str, int, list[int]]],
             names.append(f"c{place}")
     node = helper.make_node(op, names, [name for name, _, _ in made], domain="com.microsoft", **attributes)
     outputs = [helper.make_tensor_value_info(*one) for one in made]
-    graph = helper.make_graph([node], "g", given, outputs, held)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return build.model([node], given, outputs, held, com_microsoft=1)
 
 
 def test_the_tensors_of_a_quantised_concat_and_choice_are_listed() -> None:

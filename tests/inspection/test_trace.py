@@ -18,11 +18,7 @@ from onnxtile.model import exact_products
 from onnxtile.model.feeds import write_arrays
 from onnxtile.system.errors import ModelError, OverLimit, QueryError, UsageError
 from onnxtile.system.runtime import Session
-
-
-def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
-
+from tests.build import parsed as text
 
 CHAIN = text("g (float[N,3] x) => (float[N,3] y) { a = Neg(x)  b = Exp(a)  c = Log(b)  y = Relu(c) }")
 

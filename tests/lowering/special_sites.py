@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantFormat
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from onnxtile import api
+from tests import build
 from tests.lowering import test_activations as activations
 from tests.lowering import test_norms as norms
 from tests.lowering import test_rotary as rotary
@@ -231,14 +232,7 @@ def _dynamic(random: Random) -> Site:
         helper.make_node("Mul", ["f", "t"], ["y"]),
     ]
     held = {"w": weight, "wz": np.int8(0), "ws": np.float32(0.02)}
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, x)],
-        [helper.make_tensor_value_info("y", 1, y)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = build.model(nodes, {"x": (1, x)}, {"y": (1, y)}, held, opset=21)
     return Site("dynamic " + nodes[1].op_type, model, _one(random, ["qdq", "ort"]), "float")
 
 

@@ -26,6 +26,7 @@ from onnxtile.fusion.lower.island_lowering import (
 from onnxtile.fusion.lower.lowering import Replacement
 from onnxtile.system.runtime import Array
 from onnxtile.verbs.flows.results import FuseResult
+from tests import build
 
 STEP, ZERO = 0.05, 3
 
@@ -76,14 +77,13 @@ class Net:
     def model(self, shape: list[int], *, opset: int = 17, floats: bool = False) -> onnx.ModelProto:
         kind = TensorProto.FLOAT if floats else helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         stored = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        graph = helper.make_graph(
+        return build.model(
             self.nodes,
-            "g",
-            [helper.make_tensor_value_info(name, stored, dims) for name, dims in self.inputs.items()],
-            [helper.make_tensor_value_info("y", kind, shape)],
+            {name: (stored, dims) for name, dims in self.inputs.items()},
+            {"y": (kind, shape)},
             list(self.held.values()),
+            opset=opset,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 def conv(net: Net, *, after: str = "", axis: int | None = 0, zero: int = ZERO) -> onnx.ModelProto:
@@ -410,12 +410,7 @@ def test_blocks_of_four_bits_are_as_onnxruntimes_quantiser_writes_them(symmetric
         "w": random.standard_normal((96, 40)).astype(np.float32),
         "v": random.standard_normal((40, 16)).astype(np.float32),
     }
-    graph = helper.make_graph(
-        nodes, "g",
-        [helper.make_tensor_value_info("x", 1, [3, 96])], [helper.make_tensor_value_info("y", 1, [3, 16])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )  # fmt: skip
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = build.model(nodes, {"x": (1, [3, 96])}, {"y": (1, [3, 16])}, constants, opset=21)
 
     def quantised(form: QuantFormat) -> onnx.ModelProto:
         copy = onnx.ModelProto.FromString(proto.SerializeToString())

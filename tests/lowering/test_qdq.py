@@ -16,6 +16,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxtile import api
 from onnxtile.model.save import to_bytes
 from onnxtile.verbs.flows.results import FuseResult
+from tests import build
 from tests.random_graphs.drawing import in_order
 
 
@@ -37,11 +38,7 @@ def products(*, rows: int = 96, columns: int = 40, conv: bool = False) -> onnx.M
         numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
         for name, shape in shapes.items()
     ]
-    graph = helper.make_graph(
-        nodes, "g",
-        [helper.make_tensor_value_info("x", 1, given)], [helper.make_tensor_value_info("y", 1, made)], held,
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return build.model(nodes, {"x": (1, given)}, {"y": (1, made)}, held, opset=21)
 
 
 def dynamic(proto: onnx.ModelProto, folder: Path, *, per_channel: bool = False) -> onnx.ModelProto:
@@ -100,13 +97,15 @@ def test_weights_in_blocks_of_four_bits(
 
 def test_an_operator_that_is_not_lowered_stays_as_it_is(operators: Callable[[FuseResult], list[str]]) -> None:
     """Nothing is fused for it: the node is in the model with its reason in the report."""
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "g",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, [2, 3])],
-        [numpy_helper.from_array(np.ones((4, 3), np.int8), "w")],
-    )  # fmt: skip
-    result = api.fuse(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), lower="qdq")
+    result = api.fuse(
+        build.model(
+            [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+            {"x": (TensorProto.UINT8, [2, 4])},
+            {"y": (TensorProto.INT32, [2, 3])},
+            {"w": np.ones((4, 3), np.int8)},
+        ),
+        lower="qdq",
+    )
     assert operators(result) == ["MatMulInteger"]
     assert "not scaled to floats" in result.lowered[0].reason
     assert result.verdict is not None and result.verdict.equal
@@ -121,14 +120,10 @@ def test_an_attention_of_stored_tensors(operators: Callable[[FuseResult], list[s
     node = helper.make_node(
         "QAttention", ["x", "w", "b", "s", "ws", "", "z", "wz"], ["y"], domain="com.microsoft", num_heads=2
     )
-    graph = helper.make_graph(
-        [node], "g",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 4, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8])],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    result = api.fuse(helper.make_model(graph, opset_imports=imports, ir_version=10), lower="qdq")
+    result = api.fuse(
+        build.model([node], {"x": (TensorProto.UINT8, [1, 4, 8])}, {"y": [1, 4, 8]}, held, com_microsoft=1),
+        lower="qdq",
+    )
     assert operators(result) == ["DequantizeLinear", "DequantizeLinear", "com.microsoft.Attention"]
     assert operators(api.fuse(result.model, lower="ort")) == ["com.microsoft.QAttention"]
 

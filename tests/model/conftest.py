@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import build
 from tests.build import Text
 
 
@@ -39,8 +40,7 @@ def _external(tmp_path: Path) -> Path:
     tiny = numpy_helper.from_array(np.array([1000], np.int64), "s")
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in "xy")
     nodes = [helper.make_node("Add", ["x", "w"], ["h"]), helper.make_node("Reshape", ["h", "s"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], [weights, tiny])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model = build.model(nodes, [x], [y], [weights, tiny])
     path = folder / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     return path

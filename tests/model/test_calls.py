@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxtile.model.functions import MOST_NESTED, inline_calls, require_bounded_calls
 from onnxtile.model.load import load
 from onnxtile.system.errors import ModelError
+from tests import build
 from tests.bench.large_graphs import functions
 
 
@@ -96,9 +97,8 @@ def test_an_attribute_of_the_caller_is_refused_where_nobody_calls(inside: bool) 
         body = helper.make_graph([node], "body", [], ends[1:2])
         node = helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
     choice = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    graph = helper.make_graph([node], "g", [ends[0], choice], [ends[2 if inside else 1]])
     with pytest.raises(ModelError, match="Softmax outside of any function"):
-        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+        load(build.model([node], [ends[0], choice], [ends[2 if inside else 1]]))
 
 
 @pytest.mark.parametrize(

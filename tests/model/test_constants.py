@@ -15,6 +15,7 @@ from onnxtile.model.load import load
 from onnxtile.model.preserved import copied_tensor
 from onnxtile.system import runtime
 from onnxtile.system.runtime import Array
+from tests import build
 from tests.build import Text, ValueOf
 
 
@@ -67,9 +68,7 @@ def test_a_chain_from_constant_of_shape(text: Text, value_of: ValueOf) -> None:
 
 def test_a_long_chain_of_constants_is_no_deep_recursion() -> None:
     nodes = [helper.make_node("Add", [f"v{i}", "v0"], [f"v{i + 1}"]) for i in range(3000)]
-    y = helper.make_tensor_value_info("v3000", TensorProto.FLOAT, [1])
-    graph = helper.make_graph(nodes, "g", [], [y], [numpy_helper.from_array(np.ones(1, np.float32), "v0")])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    model = load(build.model(nodes, {}, {"v3000": [1]}, {"v0": np.ones(1, np.float32)}))
     constants = Constants(model)
     np.testing.assert_array_equal(constants.array(model.graph.outputs[0]), [3001])
     np.testing.assert_array_equal(constants.array(model.graph.node(10).outputs[0]), [12])
@@ -163,9 +162,9 @@ def test_an_operator_with_several_outputs(text: Text, value_of: ValueOf) -> None
 def test_element_types_that_numpy_lacks(kind: str) -> None:
     number = getattr(TensorProto, kind)
     nodes = [helper.make_node("Cast", ["w"], ["f"], to=1), helper.make_node("Cast", ["f"], ["y"], to=number)]
-    y = helper.make_tensor_value_info("y", number, [3])
-    graph = helper.make_graph(nodes, "g", [], [y], [helper.make_tensor("w", number, [3], [1, 2, 3])])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    model = load(
+        build.model(nodes, {}, {"y": (number, [3])}, [helper.make_tensor("w", number, [3], [1, 2, 3])], opset=21)
+    )
     array = Constants(model).array(model.graph.outputs[0])
     assert ir.DataType.from_numpy(array.dtype) == ir.DataType[kind]
     np.testing.assert_array_equal(array.astype(np.float32), [1, 2, 3])

@@ -17,6 +17,7 @@ from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelWarning
 from onnxtile.system.runtime import Array, Session
+from tests import build
 from tests.build import Text
 
 _RANDOM = np.random.default_rng(0)
@@ -105,17 +106,12 @@ def alone(
     """Return a model of one node whose results, which it does not declare, are counted; and what to feed it with."""
     feeds = {f"i{k}": np.asarray(v) for k, v in enumerate(operands) if v is not None and not isinstance(v, Fixed)}
     fixed = [numpy_helper.from_array(v.array, f"i{k}") for k, v in enumerate(operands) if isinstance(v, Fixed)]
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for name, v in feeds.items()
-    ]
+    inputs = {name: (helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for name, v in feeds.items()}
     names = ["" if v is None else f"i{k}" for k, v in enumerate(operands)]
     node = helper.make_node(op, names, [f"o{k}" for k in range(outputs)], name="n", domain=domain, **attributes)
     counts = [helper.make_node("Size", [f"o{k}"], [f"y{k}"]) for k in range(outputs)]
-    made = [helper.make_tensor_value_info(f"y{k}", TensorProto.INT64, []) for k in range(outputs)]
-    graph = helper.make_graph([node, *counts], "g", inputs, made, fixed)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
+    made: build.Values = {f"y{k}": (TensorProto.INT64, []) for k in range(outputs)}
+    return build.model([node, *counts], inputs, made, fixed, opset=opset, com_microsoft=1, ir_version=8), feeds
 
 
 def shown(proto: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
@@ -257,11 +253,11 @@ def _quantised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         helper.make_node("Gemm", ["h", "m", "n"], ["i"], name="gemm"),
         helper.make_node("Softmax", ["i"], ["y"], name="softmax"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 16, 16])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["out", 5])
-    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(v, k) for k, v in weights.items()])
     plain, made = folder / "plain.onnx", folder / "quantised.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), plain)
+    onnx.save(
+        build.model(nodes, {"x": ["batch", 3, 16, 16]}, {"y": ["out", 5]}, weights, opset=13, ir_version=8),
+        plain,
+    )
 
     class _Samples(tools.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:

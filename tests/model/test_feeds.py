@@ -24,6 +24,7 @@ from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, OverLimit, UsageError
 from onnxtile.system.runtime import Array
 from onnxtile.verification.trials import run_original
+from tests import build
 from tests.build import Text
 
 
@@ -135,17 +136,14 @@ def test_an_input_without_a_shape_is_an_error_that_says_what_to_do(small: onnx.M
 
 def test_sequences_get_two_tensors() -> None:
     x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, [])
-    graph = helper.make_graph([helper.make_node("SequenceLength", ["x"], ["y"])], "g", [x], [y])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    model = load(build.model([helper.make_node("SequenceLength", ["x"], ["y"])], [x], {"y": (TensorProto.INT64, [])}))
     sample = sample_feeds(model, lambda _: (2,))["x"]
     assert [(one.shape, one.dtype) for one in sample] == [((2,), np.float32)] * 2
 
 
 def with_input(kind: onnx.TypeProto, op: str, result: int) -> onnx.ModelProto:
     x, y = helper.make_value_info("x", kind), helper.make_tensor_value_info("y", result, [])
-    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return build.model([helper.make_node(op, ["x"], ["y"])], [x], [y], opset=18)
 
 
 PAIR = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
@@ -194,9 +192,7 @@ def test_an_input_without_a_random_content_is_an_error() -> None:
 
 def test_a_sequence_of_known_sizes_leaves_the_sizes_behind_it_known() -> None:
     x, i = helper.make_value_info("x", PAIRS), helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["?"])
-    graph = helper.make_graph([helper.make_node("SequenceAt", ["x", "i"], ["y"])], "g", [x, i], [y])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    model = load(build.model([helper.make_node("SequenceAt", ["x", "i"], ["y"])], [x, i], {"y": ["?"]}, opset=18))
     assert resolve(model).sizes(model.graph.outputs[0]) == (2,)
 
 

@@ -25,6 +25,7 @@ from onnxtile.model.save import to_bytes
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import ModelError, ModelWarning, OnnxtileError
 from onnxtile.system.runtime import Session
+from tests import build
 from tests.build import Text
 from tests.draws import draws
 
@@ -312,10 +313,8 @@ def test_every_element_type_survives(kind: str) -> None:
     number = getattr(TensorProto, kind)
     content: Any = [b"a", b"b", b"c"] if kind == "STRING" else [1, 0, 1]
     tensor = helper.make_tensor("w", number, [3], content)
-    y = helper.make_tensor_value_info("y", number, [3])
-    graph = helper.make_graph([helper.make_node("foo.Id", ["w"], ["y"], domain="foo")], "g", [], [y], [tensor])
-    proto = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("foo", 1)], ir_version=10
+    proto = build.model(
+        [helper.make_node("foo.Id", ["w"], ["y"], domain="foo")], {}, {"y": (number, [3])}, [tensor], opset=21, foo=1
     )
     again = onnx.load_from_string(to_bytes(load(proto))).graph.initializer[0]
     assert again.data_type == number
@@ -340,11 +339,9 @@ def test_the_collector_runs_again_afterwards(small: onnx.ModelProto, tmp_path: P
 def test_large_constants_are_not_in_what_the_checker_sees() -> None:
     big = numpy_helper.from_array(np.zeros(100_000, np.float32), "c")
     nodes = [helper.make_node("Constant", [], ["c"], value=big), helper.make_node("Add", ["c", "w"], ["y"])]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [100_000])
-    graph = helper.make_graph(nodes, "g", [], [y], [numpy_helper.from_array(np.zeros(100_000, np.float32), "w")])
     from onnxtile.model.validity import _light, skeleton
 
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    proto = build.model(nodes, {}, {"y": [100_000]}, {"w": np.zeros(100_000, np.float32)})
     assert _light(proto).ByteSize() < 300
     model = load(proto)
     assert skeleton(model).ByteSize() < 300
@@ -353,11 +350,7 @@ def test_large_constants_are_not_in_what_the_checker_sees() -> None:
 
 def test_a_graph_of_many_nodes_loads_and_resolves_in_proportion() -> None:
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(20_000)]
-    x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, [2, 8])
-    y = helper.make_tensor_value_info("v20000", TensorProto.FLOAT, [2, 8])
-    proto = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=10
-    )
+    proto = build.model(nodes, {"v0": [2, 8]}, {"v20000": [2, 8]})
     model = load(proto)
     assert resolve(model).sizes(model.graph.outputs[0]) == (2, 8)
 

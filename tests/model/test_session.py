@@ -20,6 +20,7 @@ from onnxtile.model.save import save
 from onnxtile.model.session import SplitSession, may_split, session_of
 from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Array, Session
+from tests import build
 from tests.bench.large_graphs import MAKERS
 
 
@@ -210,10 +211,9 @@ def typed_chain(first: int, *steps: tuple[str, int], opset: int = 17) -> ir.Mode
         nodes.append(helper.make_node(op, [value], [f"v{at}"]))
         nodes[-1].attribute.extend([helper.make_attribute("to", to)] if op == "Cast" else [])
         value = f"v{at}"
-    x = helper.make_tensor_value_info("x", first, [2, 3])
-    y = helper.make_tensor_value_info(value, steps[-1][1], [2, 3])
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9))
+    return ir.from_proto(
+        build.model(nodes, {"x": (first, [2, 3])}, {value: (steps[-1][1], [2, 3])}, opset=opset, ir_version=9)
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from onnxtile.shapes import propagation
 from onnxtile.shapes.propagation import Propagation
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError, ModelWarning
+from tests import build
 from tests.build import Text, ValueOf, parsed
 
 ZOO = Path(__file__).parents[3] / "shared" / "zoo"
@@ -307,8 +308,7 @@ def test_element_types_that_numpy_lacks_are_run(kind: str) -> None:
         numpy_helper.from_array(np.array(v, np.int64), n) for n, v in {"m": [-1, 2], "n": [-1, -1], "o": [3, 3]}.items()
     ]
     x, y = helper.make_tensor_value_info("x", number, [6]), helper.make_tensor_value_info("y", number, ["A", "B"])
-    graph = helper.make_graph(nodes, "g", [x], [y], inits)
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    model = load(build.model(nodes, [x], [y], inits, opset=21))
     shapes = resolve(model, run=True)
     assert shapes.sizes(model.graph.outputs[0]) == (3, 2)
     assert shapes.dtype(model.graph.outputs[0]) == ir.DataType[kind]

@@ -26,6 +26,7 @@ from onnxtile.shapes.propagation import Interval, keeps_its_sign
 from onnxtile.shapes.propagation import interval_results as results
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.runtime import Array
+from tests import build
 from tests.build import Text
 
 
@@ -293,8 +294,7 @@ def evaluate(operator: str, operands: Sequence[Array | None]) -> list[Array]:
     attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
     node = helper.make_node(operator, names, ["y"], **attributes)
     infos = [helper.make_value_info(name, helper.make_tensor_type_proto(7, None)) for name in (*names, "y")]
-    graph = helper.make_graph([node], "g", infos[:-1], infos[-1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model = build.model([node], infos[:-1], infos[-1:])
     return list(map(np.asarray, ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))))
 
 

@@ -29,11 +29,8 @@ def _network(file: Path) -> Path:
         helper.make_node("Flatten", ["p"], ["f"], name="flat"),
         helper.make_node("MatMul", ["f", "w"], ["y"], name="product"),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])]
     held = [weight("a", 32, 3, 3, 3), weight("b", 32, 32, 3, 3), weight("w", 32, 10)]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    onnx.save(build.model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 10]}, held, ir_version=8), file)
     return file
 
 
@@ -87,16 +84,13 @@ def _gated(file: Path) -> Path:
         helper.make_node("Relu", ["norm"], ["relu"], name="relu"),
         helper.make_node("Conv", ["relu", "d"], ["y"], name="last"),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 32, 32])]
     normal = generator.standard_normal
     weights = [
         *(held(name, np.asarray(number)) for name, number in (("zero", 0), ("three", 3), ("six", 6))),
         *(held("a", normal((32, 3, 3, 3))), held("b", normal((32, 8, 2, 2))), held("d", normal((1, 8, 1, 1)))),
         *(held("s", np.ones(8)), held("m", np.zeros(8))),
     ]
-    graph = helper.make_graph(nodes, "g", given, made, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    onnx.save(build.model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 1, 32, 32]}, weights, ir_version=8), file)
     return file
 
 
@@ -127,9 +121,8 @@ def _residuals(file: Path) -> Path:
             helper.make_node("Sum", [f"b{block}", f"r{block}"], [f"s{block}"], name=f"sum{block}"),
             helper.make_node("Relu", [f"s{block}"], [f"r{block + 1}"], name=f"relu{block}"),
         ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
-    made = [helper.make_tensor_value_info("r3", TensorProto.FLOAT, [1, 16, 16, 16])]
-    onnx.save(build.model(nodes, given, made, weights, opset=13, ir_version=8), file)
+    made = {"r3": [1, 16, 16, 16]}
+    onnx.save(build.model(nodes, {"x": [1, 3, 16, 16]}, made, weights, opset=13, ir_version=8), file)
     return file
 
 
@@ -191,10 +184,7 @@ def _kinds(file: Path) -> tuple[Path, set[str]]:
         *(held("pads", np.asarray([0, 0, 1, 1, 0, 0, 1, 1])), held("scales", np.asarray([1, 1, 2, 2], np.float32))),
         *(held("rows", np.asarray([1, -1, 8])), held("one", np.asarray([1]))),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 8])]
-    graph = helper.make_graph(nodes, "g", given, made, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), file)
+    onnx.save(build.model(nodes, {"x": [1, 3, 16, 16]}, {"y": [8, 8]}, weights, opset=20, ir_version=9), file)
     return file, {node.op_type for node in nodes}
 
 

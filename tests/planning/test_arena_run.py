@@ -20,6 +20,7 @@ from onnxtile.operators.table import operators
 from onnxtile.planning.result import PlanResult
 from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.system.runtime import Array, Binding, Session, as_text
+from tests import build
 from tests.planning.conftest import Case, aliases, outside, rows
 from tests.planning.test_live import IF, LOOP, NESTED, RESIDUAL, UNREAD
 
@@ -152,8 +153,7 @@ def test_a_constant_of_strings_is_read_as_objects(monkeypatch: pytest.MonkeyPatc
     nodes = [helper.make_node("Constant", [], ["c"], value=constant), helper.make_node("Equal", ["x", "c"], ["y"])]
     ends = [helper.make_tensor_value_info("x", 8, [2]), helper.make_tensor_value_info("y", 9, [2])]
     kept = helper.make_tensor_value_info("c", 8, [2])
-    graph = helper.make_graph(nodes, "g", ends[:1], [ends[1], kept])
-    case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    case = Case.of(build.model(nodes, ends[:1], [ends[1], kept], opset=20))
     kinds: list[str] = []
     run = InferenceSession.run
 

@@ -454,6 +454,12 @@ def test_a_plan_that_is_not_proved_has_a_certificate_without_a_proof() -> None:
     assert (said["proof"], said["reason"]) == (None, "the plan is not proved the smallest")
 
 
+def test_a_plan_with_kept_tensors_has_no_proof_and_says_why() -> None:
+    said = _certificate(CHAIN, layout={"keep": ["b"]})
+    assert (said["claim"], said["proof"]) == ("any order", None)
+    assert said["reason"] == "the scripts do not know which tensors are kept for the whole run"
+
+
 def test_copies_of_the_scripts_run_by_themselves(tmp_path: Path) -> None:
     model, planned, file = tmp_path / "m.onnx", tmp_path / "p.onnx", tmp_path / "m.certificate.json"
     onnx.save(_model(CHAIN), model)
@@ -533,8 +539,7 @@ def _random_graph(seed: int) -> onnx.ModelProto:
     outputs = [values[name] for name in shapes if name not in read]
     numbers = {"repeats": [1, 2, 1], "same": [1, -1, 4]}
     constants = [helper.make_tensor(name, TensorProto.INT64, [3], data) for name, data in numbers.items()]
-    graph = helper.make_graph(nodes, "random", [values["x"]], outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10)
+    return build.model(nodes, [values["x"]], outputs, constants, opset=13)
 
 
 def _least(problem: Account) -> int:

@@ -14,6 +14,7 @@ from onnxtile.planning.layout import layouts
 from onnxtile.planning.order_search import Chains, InEveryOrder, OrderSearch, require_narrow
 from onnxtile.planning.orders import find_order
 from onnxtile.system.errors import UsageError
+from tests import build
 from tests.bench.large_graphs import MAKERS
 from tests.draws import draws
 from tests.planning.conftest import Case
@@ -143,8 +144,7 @@ def test_constants_that_nodes_compute_take_no_chain() -> None:
         nodes.append(helper.make_node("Constant", [], [f"c{n}"], value=value))
         nodes.append(helper.make_node("Add", [f"a{n}", f"c{n}"], [f"a{n + 1}"]))
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("a0", "a40")]
-    graph = helper.make_graph(nodes, "row", ends[:1], ends[1:])
-    case = Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    case = Case.of(build.model(nodes, ends[:1], ends[1:], opset=20))
     (layout,) = layouts(OrderSearch(case.graph(), 64), find_order("any"), 1)
     assert isinstance(layout.order, InEveryOrder)
     assert layout.order.chains.count == 1

@@ -15,6 +15,7 @@ from onnxtile import api
 from onnxtile.report.plan_tables import for_plan
 from onnxtile.report.table import plain
 from onnxtile.system.errors import CheckFailed, ModelWarning, NoKernel
+from tests import build
 from tests import contributed_models as models
 
 HEADS, GROUPS, HEAD, WIDTH = 4, 2, 16, 32
@@ -63,9 +64,7 @@ def _layer() -> onnx.ModelProto:
         info("y", "batch", "length", WIDTH),
         *(info(f"present_{one}", "batch", GROUPS, "total", HEAD) for one in "kv"),
     ]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return build.model(nodes, given, made, held, opset=14, com_microsoft=1)
 
 
 def test_a_layer_with_a_cache_is_planned_and_run() -> None:
@@ -91,12 +90,12 @@ def test_grouped_attention_is_counted() -> None:
 
 def _sliding(window: int) -> onnx.ModelProto:
     """Return attention whose cache of keys slides in a window."""
-    given = [
-        helper.make_tensor_value_info("qkv", TensorProto.FLOAT, [1, 4, 4 * HEAD]),
-        *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 33, HEAD]) for name in ("keys", "values")),
-        helper.make_tensor_value_info("mask", TensorProto.INT64, [1, "all"]),
-    ]
-    held = [numpy_helper.from_array(np.asarray([1]), "one"), numpy_helper.from_array(np.asarray(1), "axis")]
+    given = {
+        "qkv": [1, 4, 4 * HEAD],
+        **{name: [1, 1, 33, HEAD] for name in ("keys", "values")},
+        "mask": (TensorProto.INT64, [1, "all"]),
+    }
+    held = {"one": np.asarray([1]), "axis": np.asarray(1)}
     nodes = [
         helper.make_node("Shape", ["mask"], ["sizes"]),
         helper.make_node("Gather", ["sizes", "axis"], ["all"]),
@@ -109,13 +108,8 @@ def _sliding(window: int) -> onnx.ModelProto:
             domain="com.microsoft", num_heads=2, kv_num_heads=1, sliding_window_cache=1, local_window_size=window,
         ),
     ]  # fmt: skip
-    made = [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 2 * HEAD]),
-        *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 33, HEAD]) for name in "kv"),
-    ]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    made = {"y": [1, 4, 2 * HEAD], **{name: [1, 1, 33, HEAD] for name in "kv"}}
+    return build.model(nodes, given, made, held, com_microsoft=1)
 
 
 def test_a_full_cache_that_slides_is_planned_and_run() -> None:

@@ -27,6 +27,7 @@ from onnxtile.shapes.opened_calls import unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.errors import CheckFailed, ModelError
 from onnxtile.tiling.limits import Limits
+from tests import build
 from tests.bench.large_graphs import functions
 from tests.draws import draws
 from tests.planning.conftest import Case, rows
@@ -154,8 +155,7 @@ def test_every_format_takes_a_plan_with_functions(tmp_path: Path) -> None:
 def test_a_wrapped_layer_is_planned_as_one_that_is_not_wrapped() -> None:
     weights = numpy_helper.from_array(np.ones((512, 96), np.float32), "w")
     ends = [helper.make_tensor_value_info("x", 1, [64, 512]), helper.make_tensor_value_info("y", 1, [64, 96])]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weights])
-    layer = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    layer = build.model([helper.make_node("MatMul", ["x", "w"], ["y"])], ends[:1], ends[1:], [weights], opset=20)
     sizes: dict[bool, int] = {}
     for wrap in (False, True):
         tiled = api.tile(layer, Limits(m=32, k=32, n=32), wrap=wrap, verify=False).model

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from onnxtile.arena.memory import ByteArray
 from onnxtile.operators.table import No, operators
 from onnxtile.system.runtime import Array, Binding, Session
+from tests import build
 from tests.planning.conftest import Case, aliases, proved, rows
 
 SHAPES = [(3,), (2, 5, 7), (1, 8, 28, 28), (37, 500)]
@@ -278,10 +279,10 @@ def overwritten(trial: Trial, repeats: int = 3) -> bool:
     results = {f"o{place}": trial.onto if onto == -1 else onto for place, onto in trial.results.items()}
     made = [f"o{place}" if place in trial.results else "" for place in range(max(trial.results) + 1)]
     node = helper.make_node(operator, names, made, domain=domain, **trial.attributes)
-    inputs = [helper.make_tensor_value_info(n, t, s) for n, t, s in zip(names, trial.types, trial.shapes, strict=True)]
-    graph = helper.make_graph([node], "alone", inputs, [onnx.ValueInfoProto(name=name) for name in results])
-    opsets = [helper.make_opsetid("", trial.opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    inputs = {n: (t, s) for n, t, s in zip(names, trial.types, trial.shapes, strict=True)}
+    model = build.model(
+        [node], inputs, [onnx.ValueInfoProto(name=name) for name in results], opset=trial.opset, com_microsoft=1
+    ).SerializeToString()
     sessions = [Session(model, threads=threads) for threads in (1, 2)]
     return all(_is_same(trial, session, results, seed) for session in sessions for seed in range(repeats))
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile import api
 from onnxtile.declare.plan_document import KernelCount, document_of
 from onnxtile.system.errors import UsageError
+from tests import build
 from tests.bench.ideal_arena import ideal, tensor_sizes
 from tests.fusion.test_islands import quantised_attention
 
@@ -23,13 +24,13 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 def _residual(scale: float = 0.05) -> onnx.ModelProto:
     """Return Conv -> Sigmoid beside it -> Add of both -> Reshape whose result has `scale`, between 8-bit ports."""
     nodes: list[onnx.NodeProto] = []
-    held = [
-        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
-        numpy_helper.from_array(np.asarray(scale, np.float32), "t"),
-        numpy_helper.from_array(np.asarray(1, np.int8), "z"),
-        numpy_helper.from_array(np.ones((4, 4, 3, 3), np.int8), "w"),
-        numpy_helper.from_array(np.asarray([4, 256], np.int64), "shape"),
-    ]
+    held = {
+        "s": np.float32(0.05),
+        "t": np.asarray(scale, np.float32),
+        "z": np.int8(1),
+        "w": np.ones((4, 4, 3, 3), np.int8),
+        "shape": np.asarray([4, 256], np.int64),
+    }
 
     def add(op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op, inputs, [output], name=f"n_{output}", **attributes))
@@ -43,10 +44,7 @@ def _residual(scale: float = 0.05) -> onnx.ModelProto:
     conv = stored(add("Conv", [stored("x"), weight], "conv", pads=[1, 1, 1, 1]))
     total = stored(add("Add", [stored(add("Sigmoid", [conv], "gate")), conv], "sum"))
     add("QuantizeLinear", [add("Reshape", [total, "shape"], "flat"), "t", "z"], "flat_q")
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
-    made = [helper.make_tensor_value_info("flat_q", TensorProto.INT8, [4, 256])]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(nodes, {"x": [1, 4, 16, 16]}, {"flat_q": (TensorProto.INT8, [4, 256])}, held)
 
 
 def test_the_arena_has_the_bytes_of_stored_tensors() -> None:
@@ -107,21 +105,15 @@ def test_kernels_of_another_name_are_refused() -> None:
 
 
 def test_sums_of_quantised_operators_may_lie_over_their_operands() -> None:
-    held = [
-        numpy_helper.from_array(np.asarray(0.1, np.float32), "s"),
-        numpy_helper.from_array(np.asarray(128, np.uint8), "z"),
-    ]
+    held = {"s": np.float32(0.1), "z": np.uint8(128)}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["a"]),
         helper.make_node("QLinearSigmoid", ["a", "s", "z", "s", "z"], ["b"], domain="com.microsoft"),
         helper.make_node("QLinearAdd", ["a", "s", "z", "b", "s", "z", "s", "z"], ["c"], domain="com.microsoft"),
         helper.make_node("QLinearMul", ["c", "s", "z", "c", "s", "z", "s", "z"], ["d"], domain="com.microsoft"),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 512])]
-    made = [helper.make_tensor_value_info("d", TensorProto.UINT8, [1, 512])]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    planned = api.plan(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    given = {"x": [1, 512]}
+    planned = api.plan(build.model(nodes, given, {"d": (TensorProto.UINT8, [1, 512])}, held, com_microsoft=1))
     assert planned.plan.arena_size == 1024
     assert planned.verdict is not None and planned.verdict.equal
 
@@ -129,11 +121,7 @@ def test_sums_of_quantised_operators_may_lie_over_their_operands() -> None:
 def _joined_and_cut(scale: float = 0.05) -> onnx.ModelProto:
     """Return two MaxPools, their Concat along the channels with `scale`, and a Split of it, all between 8-bit ports."""
     nodes: list[onnx.NodeProto] = []
-    held = [
-        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
-        numpy_helper.from_array(np.asarray(scale, np.float32), "t"),
-        numpy_helper.from_array(np.asarray(1, np.int8), "z"),
-    ]
+    held = {"s": np.float32(0.05), "t": np.asarray(scale, np.float32), "z": np.int8(1)}
 
     def stored(value: str, by: str) -> str:
         nodes.append(helper.make_node("QuantizeLinear", [value, by, "z"], [f"{value}_q"], name=f"q_{value}"))
@@ -147,10 +135,8 @@ def _joined_and_cut(scale: float = 0.05) -> onnx.ModelProto:
     for name in ("l", "r"):
         nodes.append(helper.make_node("GlobalAveragePool", [stored(name, "t")], [f"{name}_mean"], name=f"{name}_mean"))
         nodes.append(helper.make_node("QuantizeLinear", [f"{name}_mean", "t", "z"], [f"{name}_out"]))
-    shapes = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
-    made = [helper.make_tensor_value_info(f"{name}_out", TensorProto.INT8, [1, 4, 1, 1]) for name in ("l", "r")]
-    graph = helper.make_graph(nodes, "g", shapes, made, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    shapes = {"x": [1, 4, 16, 16]}
+    return build.model(nodes, shapes, {f"{name}_out": (TensorProto.INT8, [1, 4, 1, 1]) for name in ("l", "r")}, held)
 
 
 def test_joins_and_cuts_between_equal_scales_copy_nothing(tmp_path: Path) -> None:
@@ -180,11 +166,7 @@ def test_a_join_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
 
 def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
     """Return two max pools of an 8-bit tensor, their QLinearConcat with `scale`, and the mean of it by channel."""
-    held = [
-        numpy_helper.from_array(np.asarray(0.05, np.float32), "s"),
-        numpy_helper.from_array(np.asarray(scale, np.float32), "t"),
-        numpy_helper.from_array(np.asarray(1, np.uint8), "z"),
-    ]
+    held = {"s": np.float32(0.05), "t": np.asarray(scale, np.float32), "z": np.uint8(1)}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
         helper.make_node("MaxPool", ["q"], ["a"], kernel_shape=[1, 1], name="a"),
@@ -201,11 +183,7 @@ def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
             domain="com.microsoft",
         ),
     ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
-    made = [helper.make_tensor_value_info("m", TensorProto.UINT8, [1, 8, 1, 1])]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return build.model(nodes, {"x": [1, 4, 16, 16]}, {"m": (TensorProto.UINT8, [1, 8, 1, 1])}, held, com_microsoft=1)
 
 
 def test_a_qlinear_concat_of_equal_scales_copies_nothing(tmp_path: Path) -> None:

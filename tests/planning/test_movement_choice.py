@@ -30,6 +30,7 @@ from onnxtile.planning.movement.plan import ByteAccess, Speeds, TimedStep, plan_
 from onnxtile.planning.movement.uses import covered
 from onnxtile.planning.result import MovementResult
 from onnxtile.shapes.resolve import resolve
+from tests import build
 from tests.draws import draws
 from tests.planning.conftest import sharing_by
 from tests.planning.movement_optimum import SmallKernel, SmallMovement
@@ -184,8 +185,7 @@ def model_of(graph: SmallMovement) -> ir.Model:
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16 * graph.units[name]]) for name in sorted(names)]
         for names in (graph.inputs, graph.outputs)
     ]
-    made = helper.make_graph(nodes, "small", inputs, outputs, constants)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = build.model(nodes, inputs, outputs, constants, opset=20)
     onnx.checker.check_model(model)
     return ir.from_proto(model)
 

@@ -119,8 +119,7 @@ def layers(widths: Sequence[int] = WIDTHS, rows: int = 16) -> onnx.ModelProto:
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [rows, width])
         for name, width in (("x0", widths[0]), (last, widths[-1]))
     ]
-    body = onnx.helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
-    return onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(nodes, ends[:1], ends[1:], weights)
 
 
 def graph(text: str) -> onnx.ModelProto:

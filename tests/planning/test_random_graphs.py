@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.planning.layout import Layout, _Smallest
 from onnxtile.verbs.flows.plan import plan
+from tests import build
 from tests.draws import draws
 
 Shape = tuple[int, ...]
@@ -35,10 +36,9 @@ class Builder:
         read = {name for node in self.nodes for name in node.input}
         ends = [name for name in self.shapes if name not in read and name not in self.inputs]
         infos = {name: helper.make_tensor_value_info(name, 1, shape) for name, shape in self.shapes.items()}
-        graph = helper.make_graph(
-            self.nodes, "random", [infos[n] for n in self.inputs], [infos[n] for n in ends], self.constants
+        return build.model(
+            self.nodes, [infos[n] for n in self.inputs], [infos[n] for n in ends], self.constants, opset=18
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
     def add(self) -> None:
         """Add a node."""

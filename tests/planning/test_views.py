@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests import build
 from tests.planning.conftest import Case, aliases, lives, outside, rows
 
 
@@ -185,8 +186,7 @@ def test_the_training_of_old_dropouts_is_an_attribute() -> None:
     def case(**attributes: Any) -> Case:
         nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Dropout", ["a"], ["y"], **attributes)]
         values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in "xy"]
-        graph = helper.make_graph(nodes, "old", values[:1], values[1:])
-        return Case.of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3))
+        return Case.of(build.model(nodes, values[:1], values[1:], opset=6, ir_version=3))
 
     assert aliases(case(is_test=1).plan_views()) == {"y": "a"}
     assert aliases(case().plan_views()) == {}

@@ -30,6 +30,7 @@ from onnxtile.model.load import load
 from onnxtile.shapes.opened_calls import unfold
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import Infeasible
+from tests import build
 
 RangeFault: TypeAlias = tuple[int, str, str]
 """The seed, the kind of model, and what was wrong."""
@@ -251,12 +252,8 @@ def ranged_model(seed: int) -> RangedModel:
     read = {name for node in graph.nodes for name in node.input}
     outputs = [name for name in graph.values if name not in read and name.startswith(("v", "w"))]
     outputs = list(dict.fromkeys([*graph.outputs, *outputs])) or [graph.make("Identity", ["i0"], *graph.values["i0"])]
-    shown = [
-        helper.make_tensor_value_info(name, graph.values[name][0], [None] * len(graph.values[name][1]))
-        for name in outputs
-    ]
-    main = helper.make_graph(graph.nodes, "ranged", graph.inputs, shown, graph.constants)
-    model = helper.make_model(main, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    shown = {name: (graph.values[name][0], [None] * len(graph.values[name][1])) for name in outputs}
+    model = build.model(graph.nodes, graph.inputs, shown, graph.constants, opset=18, ir_version=9)
     used = {dim.dim_param for info in model.graph.input for dim in info.type.tensor_type.shape.dim if dim.dim_param}
     lows = {name: random.choice((1, 1, 2, 3)) for name in sorted(used)}
     ranges = {name: (low, low + random.choice((1, 3, 7, 15, 40))) for name, low in lows.items()}

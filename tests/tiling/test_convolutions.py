@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, WindowBounds
+from tests import build
 from tests.draws import draws
 from tests.tiling.conftest import Bench, Tiled
 
@@ -59,14 +60,14 @@ class Conv:
             shape = arrays[name].shape
             return [s or d for s, d in zip(symbols or (None,) * len(shape), shape, strict=True)]
 
-        graph = helper.make_graph(
+        return build.model(
             [node],
-            "conv",
-            [helper.make_tensor_value_info(n, element, dims(n)) for n in arrays if n not in self.constants],
-            [helper.make_tensor_value_info("y", element, [f"y{i}" for i in range(2 + len(self.sizes))])],
+            {n: (element, dims(n)) for n in arrays if n not in self.constants},
+            {"y": (element, [f"y{i}" for i in range(2 + len(self.sizes))])},
             [numpy_helper.from_array(x, n) for n, x in arrays.items() if n in self.constants],
+            opset=self.opset,
+            ir_version=8,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
 
     def feeds(self) -> dict[str, Array]:
         return {name: x for name, x in self.arrays().items() if name not in self.constants}

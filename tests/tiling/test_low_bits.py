@@ -55,14 +55,7 @@ def nbits(
     node = helper.make_node(
         "MatMulNBits", inputs, ["y"], name="fc", domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK, **attributes
     )  # fmt: skip
-    return build.model(
-        [node],
-        {"a": [*batch, k]},
-        {"y": [*batch, N]},
-        held,
-        com_microsoft=1,
-        ir_version=8,
-    )
+    return build.model([node], {"a": [*batch, k]}, {"y": [*batch, N]}, held, com_microsoft=1, ir_version=8)
 
 
 def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4, op: str = "MatMul") -> onnx.ModelProto:
@@ -82,9 +75,7 @@ def blocked(*, axis: int = 0, zeros: bool = True, dtype: int = TensorProto.INT4,
         helper.make_node("DequantizeLinear", [one.name for one in held], ["w"], axis=axis, block_size=BLOCK),
         helper.make_node(op, ["a", "w"], ["y"], name="fc", **more),
     ]
-    inputs = [helper.make_tensor_value_info("a", 1, (5, K))]
-    outputs = [helper.make_tensor_value_info("y", 1, (5, 2 * BLOCK))]
-    return build.model(nodes, inputs, outputs, held, opset=21)
+    return build.model(nodes, {"a": (1, (5, K))}, {"y": (1, (5, 2 * BLOCK))}, held, opset=21)
 
 
 def stored(model: ir.Model) -> int:

@@ -15,13 +15,10 @@ from onnx import numpy_helper
 
 from onnxtile import api
 from onnxtile.tiling.limits import Limits
+from tests.build import parsed as text
 
 Zoo = Callable[[str], Path]
 LOOK: dict[str, Any] = {"bisect": True}
-
-
-def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
 
 
 def found(model: Any, other: Any, how: dict[str, Any] = LOOK) -> Any:

@@ -19,15 +19,12 @@ from onnxtile.system import runtime
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.verification.open_sizes import assignments
 from onnxtile.verification.trials import run_original
+from tests.build import parsed as text
 
 # On what two models are compared: given, random inside a range, at the edges; and models in two forms.
 
 
 INF = float("inf")
-
-
-def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
 
 
 def unary(op: str, kind: str = "float") -> onnx.ModelProto:

@@ -26,12 +26,9 @@ from onnxtile.verbs.flows import fuse as fusing
 from onnxtile.verification.open_sizes import bound_copy, bound_form
 from onnxtile.verification.trials import compare_with, run_original
 from onnxtile.verification.values import compare_values
+from tests.build import parsed as text
 
 INF = float("inf")
-
-
-def text(graph: str, *, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {graph}')
 
 
 LINEAR = """g (float[N,64] x) => (float[N,8] y) { h = MatMul(x, w)  y = Add(h, b) }"""

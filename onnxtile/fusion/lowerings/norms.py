@@ -91,9 +91,10 @@ def vector_along(what: str, constant: Argument | Literal, axis: int, rank: int, 
 
 
 def in_means(poly: Poly, dims: Dims | None, tolerance: float) -> Poly:
-    """Return `poly` with sums over axes of `dims`, the shape of what is summed, as means.
+    """Return `poly` with each sum over axes written as a mean; `dims` is the shape of the summed value.
 
-    A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where it grows too large.
+    A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where `poly` grows
+    too large.
     """
     with provable():
         return _Means(dims, tolerance).rewritten(poly)
@@ -122,7 +123,7 @@ class _Means:
         return power(product(number(count), mean(inner[1], parts[0])), exponent)  # type: ignore[arg-type]
 
     def _count(self, base: Atom) -> float | None:
-        """Return how many elements a sum that keeps its axes is of; None for any other operator, and where it is not known."""
+        """Return how many elements a sum with keepdims adds up; None for any other operator, or where that is not known."""
         if (
             base[0] != "ReduceSum"
             or len(base) != 4
@@ -142,13 +143,13 @@ class _Means:
 
 
 _DEFINED = {"RMSNormalization": ("RMSNormalization", 23)}
-"""The definition of a normalisation, else that of LayerNormalization: the formula of InstanceNormalization, which has none, is the same."""
+"""The definition by operator. All others use that of LayerNormalization; InstanceNormalization has no definition, but the same formula."""
 Part: TypeAlias = Argument | Literal | None
 
 
 @dataclass(frozen=True)
 class ChannelNorm:
-    """x, of which `groups` groups of channels are normalised over the other axes; `scale` and `bias` have one element a channel."""
+    """The normalisation of x over `groups` groups of channels and all later axes; `scale` and `bias` have one element a channel."""
 
     x: Argument
     groups: int
@@ -158,7 +159,7 @@ class ChannelNorm:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The inputs of an operator that does so."""
+        """The inputs of the operator that normalises."""
         return value_of(self.x), self.scale, self.bias
 
 
@@ -507,7 +508,7 @@ INSTANCE_NORM = InstanceNorm()
 
 
 class L2Norm(Lowering):
-    """https://onnx.ai/onnx/operators/onnx__LpNormalization.html: x / ‖x‖, and nothing that keeps the length from 0."""
+    """https://onnx.ai/onnx/operators/onnx__LpNormalization.html: x / ‖x‖, without an epsilon."""
 
     name = "L2Norm"
 

@@ -87,7 +87,7 @@ class IntegerProduct:
             if argument is not None and known_dims(argument) not in {(), (1,), (columns,)}:
                 raise NotLowered("a scale or a zero point of its weight is neither one number nor one for each column")
         if self.bias is not None and known_dims(self.bias) != (columns,):
-            raise NotLowered("its bias has not one element for each column")
+            raise NotLowered("its bias does not have one element for each column")
 
 
 def read_integer_product(site: CallSite) -> IntegerProduct:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -36,14 +36,13 @@ from onnxtile.planning.movement.timetable import KernelPlace, SlowTensors, Timet
 from onnxtile.planning.movement.uses import (
     RULES,
     CopyToWrite,
+    CopyWriter,
     GapOfTensor,
-    MovementOrder,
     Residence,
     TensorUses,
     WideBounds,
     WrittenCopies,
     without_marks,
-    write_copies,
 )
 from onnxtile.planning.offsets.memories import Memory, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
@@ -273,18 +272,6 @@ def _conflict(a: ByteAccess, b: ByteAccess) -> bool:
 # Plans the offsets of a model with a choice of copies, and describes its copies.
 
 
-class MovementBound(NamedTuple):
-    """A lower bound on the copied bytes of whole tensors, and its proof: "search" or "relaxation".
-
-    `parts` is the bound where any bytes of a tensor may stay, `any_order` that of every order.
-    """
-
-    bytes: int
-    proof: str
-    parts: int
-    any_order: int
-
-
 @dataclass(frozen=True)
 class MovedPlan:
     """A model with copies between its memories, the same with its calls open, and its plan."""
@@ -292,14 +279,6 @@ class MovedPlan:
     model: ir.Model
     opened: Unfolded
     result: PlanResult
-
-
-@dataclass(frozen=True)
-class FullMemory:
-    """A choice whose offsets do not fit: the error, and the position at fault in the schedule without copies."""
-
-    error: OverCapacity
-    position: int
 
 
 @dataclass(frozen=True)
@@ -339,8 +318,11 @@ class PlanWriter:
     def _macs(self) -> dict[str, int | None]:
         return _macs_of(self.model, self.shapes)
 
-    def write(self, choice: MovementChoice, table: Timetable) -> PlacedCopies | FullMemory:
-        """Return the plan of a copy of the model with the copies of `choice`, which are made as `table` says."""
+    def write(self, choice: MovementChoice, table: Timetable) -> PlacedCopies | tuple[OverCapacity, int]:
+        """Return the plan of a copy of the model with the copies of `choice`, which are made as `table` says.
+
+        Where its offsets do not fit, return the error, and the position at fault in the schedule without copies.
+        """
         model = self.model.clone()
         without_marks(model)
         known = self.shapes.of_copies(dict(zip(values(self.model), values(model), strict=True)))
@@ -351,14 +333,16 @@ class PlanWriter:
             part = None if copy.part is None else nodes[copy.part]
             return CopyToWrite(value_of[uses.name(copy.tensor)], copy.wanted.is_load, part, table.held.get(number))
 
-        order = MovementOrder(
+        written = CopyWriter(
+            model,
+            known,
+            self.names,
             tuple(nodes[number] for number in uses.layout.schedule.order),
             {position: list(map(written_as, numbers)) for position, numbers in table.copies.items()},
             frozenset(value_of[uses.name(tensor)] for tensor in uses.outputs),
             frozenset(nodes[number] for number in uses.part_copies),
             frozenset(node for node, kernel in zip(nodes, uses.graph.kernels, strict=True) if kernel.is_constant),
-        )
-        written = write_copies(model, known, order, *self.names)
+        ).write()
         of_copies: dict[ir.Value, list[ir.Value]] = {}
         for value, origin in written.origin.items():
             of_copies.setdefault(origin, []).append(value)
@@ -371,7 +355,7 @@ class PlanWriter:
         try:
             result = replace(plan_model(*opened, apart), order=self.settings.order)
         except OverCapacity as error:
-            return FullMemory(error, written.places[min(error.step, len(written.places) - 1)])
+            return error, written.places[min(error.step, len(written.places) - 1)]
         return PlacedCopies(MovedPlan(model, opened, result), known, written, choice, self.names)
 
 
@@ -385,18 +369,15 @@ class PlacedCopies:
     choice: MovementChoice
     names: tuple[str, str]
 
-    def result(self, bound: MovementBound, speeds: Speeds | None) -> MovedPlan:
-        """Return the plan with its movement."""
+    def result(self, bounds: Mapping[str, Any], speeds: Speeds | None) -> MovedPlan:
+        """Return the plan with its movement, of which the `bounds` are known."""
         uses, copies = self.choice.uses, tuple(self._copies())
         movement = MovementResult(
             *self.names,
             weights=uses.streams_weights,
             bytes=sum(copy.bytes for copy in copies),
             forced=uses.forced,
-            lower_bound=bound.bytes,
-            bound=bound.proof,
-            parts_bound=bound.parts,
-            any_order_bound=bound.any_order,
+            **bounds,
             copies=copies,
             time=None if speeds is None else self._time(speeds),
         )
@@ -503,10 +484,10 @@ def plan_with_movement(
     """Plan `model`, which stays unchanged, with the two memories of `settings`, and return a copy of it that has the copies.
 
     With `weights`, constants are copied into the fast memory before a kernel reads them. Raises what `plan_model` raises. Raises
-    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for other than two memories, several
-    streams, the order "any", or a model with copies.
+    Infeasible for an operator that needs more bytes than the fast memory has. Raises UsageError for several streams, the
+    order "any", or a model with copies.
     """
-    fast, slow = _two_memories(settings)
+    fast, slow = memories(settings.capacity)
     _require_plain(model, settings)
     fixed = RulesInMemories.of(settings.fixed, model, (fast, slow))
     fixed.require_memories()
@@ -515,24 +496,22 @@ def plan_with_movement(
     residence = Residence.of(fixed, lasting)
     choice = _fewest(_all_uses(opened, settings, weights, residence), fast)
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
-    assert fast.capacity is not None
-    bound = _bound(choice, fast.capacity)
+    bounds = _bounds(choice)
     states = facts_of(opened, settings)[1].taken
     kept = frozenset(pair.input.name or "" for pair in states)
     writer = PlanWriter(model, shapes, settings, (fast.name, slow.name), kept)
     choice, placed = _placed(writer, choice)
-    moved = placed.result(bound, speeds)
+    moved = placed.result(bounds, speeds)
     early = _early(writer, choice, speeds)
-    return moved if early is None else _quicker(moved, early.result(bound, speeds))
+    return moved if early is None else _quicker(moved, early.result(bounds, speeds))
 
 
-def _bound(choice: MovementChoice, capacity: int) -> MovementBound:
-    """Return the bytes that every choice for the order of `choice` copies."""
-    wide = WideBounds(choice.uses, capacity)
-    if choice.eviction.exact:
-        return MovementBound(choice.bytes, "search", wide.parts, wide.any_order)
-    relaxed = choice.uses.forced + choice.uses.placed + (least_bytes(choice.problem) or 0)
-    return MovementBound(relaxed, "relaxation", wide.parts, wide.any_order)
+def _bounds(choice: MovementChoice) -> dict[str, Any]:
+    """Return the fewest bytes that any choice for the order of `choice` copies, as fields of a MovementResult."""
+    uses, wide, is_exact = choice.uses, WideBounds(choice.uses, choice.capacity), choice.eviction.exact
+    least = choice.bytes if is_exact else uses.forced + uses.placed + (least_bytes(choice.problem) or 0)
+    proof = "search" if is_exact else "relaxation"
+    return {"lower_bound": least, "bound": proof, "parts_bound": wide.parts, "any_order_bound": wide.any_order}
 
 
 def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice, PlacedCopies]:
@@ -545,9 +524,10 @@ def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice,
         written = writer.write(choice, writer.timetable(choice, None, None))
         if isinstance(written, PlacedCopies):
             return choice, written
-        tighter = _tightened(free, written.position, window, align(written.error.shortfall, writer.settings.alignment))
-        if not left or tighter == free or written.error.arena != writer.names[0]:
-            raise written.error
+        error, position = written
+        tighter = _tightened(free, position, window, align(error.shortfall, writer.settings.alignment))
+        if not left or tighter == free or error.arena != writer.names[0]:
+            raise error
         eviction = choose_evictions(replace(choice.problem, free=tuple(tighter)))
         window = 0 if eviction.evicted != choice.eviction.evicted else 2 * window + 1
         free, choice = tighter, replace(choice, eviction=eviction)
@@ -577,16 +557,6 @@ def _quicker(plain: MovedPlan, early: MovedPlan) -> MovedPlan:
     times = [moved.result.movement and moved.result.movement.time for moved in (plain, early)]
     before, after = (time.with_overlap if time else None for time in times)
     return plain if before is not None and after is not None and before <= after else early
-
-
-def _two_memories(settings: PlanSettings) -> tuple[Memory, Memory]:
-    limits = memories(settings.capacity)
-    if settings.capacity is None or len(limits) != 2:
-        raise UsageError(
-            "movement needs the capacities of two memories, the fast one first",
-            hint="give --capacity sram=256KiB --capacity dram=8MiB",
-        )
-    return limits[0], limits[1]
 
 
 def _require_plain(model: ir.Model, settings: PlanSettings) -> None:

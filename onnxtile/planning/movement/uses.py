@@ -51,21 +51,6 @@ class CopyToWrite(NamedTuple):
     held: int | None = None
 
 
-@dataclass(frozen=True)
-class MovementOrder:
-    """A schedule with the copies to make, in values and nodes of one graph.
-
-    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place after the last node come at the end.
-    `outputs` are copied to the slow memory. The Slices in `parts` are copies. Nodes in `once` make constants, and read no copies.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    copies: Mapping[int, Sequence[CopyToWrite]]
-    outputs: Collection[ir.Value]
-    parts: Collection[ir.Node] = ()
-    once: Collection[ir.Node] = ()
-
-
 @dataclass
 class WrittenCopies:
     """The copies in a graph.
@@ -83,45 +68,58 @@ class WrittenCopies:
     held: dict[str, int] = field(default_factory=dict)
 
 
-def write_copies(model: ir.Model, shapes: Shapes, order: MovementOrder, fast: str, slow: str) -> WrittenCopies:
-    """Put the nodes of the graph of `model` (in place), of which `shapes` are known, into `order`, with its copies; return these."""
-    return _CopyWriter(model, shapes, order, fast, slow).write()
+@dataclass
+class CopyWriter:
+    """Puts `nodes` of the graph of `model` (in place), of which `shapes` are known, into a schedule with the copies of a movement.
 
+    Before the node at a place of `nodes`, the `copies` of this place are made; those of the place after the last node come at the end.
+    `outputs` are copied to the slow memory. The Slices in `parts` are copies. Nodes in `once` make constants, and read no copies. The
+    `memories` are the names of the fast and the slow one.
+    """
 
-class _CopyWriter:
-    def __init__(self, model: ir.Model, shapes: Shapes, order: MovementOrder, fast: str, slow: str) -> None:
-        self._model, self._shapes, self._order, self._fast, self._slow = model, shapes, order, fast, slow
-        self._names = {value.name for value in all_values(model)}
+    model: ir.Model
+    shapes: Shapes
+    memories: tuple[str, str]
+    nodes: tuple[ir.Node, ...]
+    copies: Mapping[int, Sequence[CopyToWrite]]
+    outputs: Collection[ir.Value]
+    parts: Collection[ir.Node]
+    once: Collection[ir.Node]
+
+    def __post_init__(self) -> None:
+        self._fast, self._slow = self.memories
+        self._names = {value.name for value in all_values(self.model)}
         self._inside: dict[ir.Value, ir.Value] = {}
         self._stored: dict[ir.Value, ir.Value] = {}
         self._old_names: dict[ir.Value, str] = {}
-        self._nodes: list[ir.Node] = []
+        self._schedule: list[ir.Node] = []
         self._written = WrittenCopies()
-        self._function = _function(model, COPY, "Identity", 1).name
+        self._function = _function(self.model, COPY, "Identity", 1).name
 
     def write(self) -> WrittenCopies:
-        graph, order, held, steps = self._model.graph, self._order, dict[str, int](), list[int]()
-        for position in range(len(order.nodes) + 1):
-            for copy in order.copies.get(position, ()):
+        """Write the copies, and return them."""
+        graph, held, steps = self.model.graph, dict[str, int](), list[int]()
+        for position in range(len(self.nodes) + 1):
+            for copy in self.copies.get(position, ()):
                 source = self._make(copy, position)
                 if copy.held is not None:
                     held[source] = copy.held
-            if position < len(order.nodes):
-                steps.append(len(self._nodes))
-                self._run(order.nodes[position], position)
+            if position < len(self.nodes):
+                steps.append(len(self._schedule))
+                self._run(self.nodes[position], position)
         self._written.held.update((name, steps[last]) for name, last in held.items())
         graph.remove(list(graph))
-        graph.extend(self._nodes)
+        graph.extend(self._schedule)
         return self._written
 
     def _run(self, node: ir.Node, position: int) -> None:
         """Put the kernel `node` at its place, if it is no copy."""
-        if node not in self._order.parts:
-            if node not in self._order.once:
+        if node not in self.parts:
+            if node not in self.once:
                 _read_copies(node, self._inside)
             self._add(node, position)
         for value in node.outputs:
-            if value in self._order.outputs:
+            if value in self.outputs:
                 self._old_names[value] = value.name or ""
                 value.name = self._unique(value, self._fast)
 
@@ -149,7 +147,7 @@ class _CopyWriter:
         assert source is not None
         part = ir.Value(name=result.name, shape=result.shape, type=result.type)
         part.metadata_props.update(result.metadata_props)
-        function = add_part_function(self._model, len(operands))
+        function = add_part_function(self.model, len(operands))
         call = ir.Node(keys.DOMAIN, function.name, operands, outputs=[part], name=node.name)
         call.metadata_props.update(node.metadata_props)
         for number in range(len(operands)):
@@ -160,27 +158,27 @@ class _CopyWriter:
         self._add(call, position)
 
     def _add(self, node: ir.Node, position: int) -> None:
-        self._nodes.append(node)
+        self._schedule.append(node)
         self._written.places.append(position)
 
     def _hand_out(self, value: ir.Value, position: int) -> None:
         """Give the old name of the output `value` to a copy of it, which is the output."""
-        name, outputs = self._old_names[value], self._model.graph.outputs
+        name, outputs = self._old_names[value], self.model.graph.outputs
         places = [number for number, output in enumerate(outputs) if output is value]
         copy = self._copy(value, value, name, position)
         copy.metadata_props.update(value.metadata_props)
         for number in places:
             outputs[number] = copy
         # A constant is copied to the fast memory from where it is.
-        if value.producer() not in self._order.once:
+        if value.producer() not in self.once:
             self._stored[value] = copy
         self._written.slow.add(name)
 
     def _copy(self, source: ir.Value, origin: ir.Value, name: str, position: int) -> ir.Value:
         copy = ir.Value(name=name, shape=origin.shape, type=origin.type)
         function = self._function
-        if self._shapes.dtype(origin) in _FEW_BITS:
-            function = _function(self._model, f"{COPY}Bits", "CastLike", 1).name
+        if self.shapes.dtype(origin) in _FEW_BITS:
+            function = _function(self.model, f"{COPY}Bits", "CastLike", 1).name
         self._add(ir.Node(keys.DOMAIN, function, [source], outputs=[copy], name=f"{COPY}/{name}"), position)
         self._written.origin[copy] = origin
         self._written.tensor[name] = self._old_names.get(origin, origin.name or "")

@@ -10,13 +10,14 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.order import delay_nodes, hasten_nodes, order_as_planned
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
+from tests import build
 from tests.counted import calls
 from tests.draws import draws
 from tests.fitting.networks import model, run
@@ -175,11 +176,9 @@ def wide_branches() -> onnx.ModelProto:
         add("QuantizeLinear", f"{branch}3 s z", f"{branch}4")
     add("Add", f"{dequantise('a4')} {dequantise('b4')}", "sum")
     add("QuantizeLinear", "sum s z", "y")
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 16, 16])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [1, CHANNELS[1], 16, 16])
-    arrays = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    graph = helper.make_graph(nodes, "g", [x], [y], arrays)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return build.model(
+        nodes, {"x": [1, 2, 16, 16]}, {"y": (onnx.TensorProto.UINT8, [1, CHANNELS[1], 16, 16])}, constants
+    )
 
 
 def test_a_quantised_model_is_cut_in_the_order_of_its_plan() -> None:
