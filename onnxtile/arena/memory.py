@@ -56,7 +56,7 @@ class TensorMemory:
         Some kernels compute the elements before the first whole vector in another way, and round them differently.
         """
         memory = np.zeros(size + VECTOR, np.uint8)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))  # NumPy's own way takes four times as long
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory.data))  # NumPy's own way takes four times as long
         start = (like - address) % VECTOR
         return cls(memory[start : start + size], address + start, dtype, shape)
 
