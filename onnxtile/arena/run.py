@@ -30,6 +30,7 @@ from onnxtile.check.addresses import SizedBuffer
 from onnxtile.check.ranges import DocumentAtSizes, SizeOfSymbols, WrongFormula, claimed_at, listed
 from onnxtile.declare.plan_document import (
     UNSAID,
+    MemoryCopy,
     PlanDocument,
     PlannedBuffer,
     PlannedGraph,
@@ -279,20 +280,29 @@ def _with_open_outputs(content: bytes) -> bytes:
 # A runtime whose copies run beside its kernels makes each somewhere between the two. Copies stay in their own order: one engine makes them.
 
 
+def copy_spans(copies: Sequence[MemoryCopy], nodes: int, by_kernels: Collection[int] = ()) -> list[tuple[int, int]]:
+    """Return the steps before which each of `copies` starts at its earliest, and has ended at its latest, in a schedule of `nodes`.
+
+    A kernel makes the copies in the steps `by_kernels`: all copies before it have ended then, and none after it has started.
+    """
+    starts, ends, at = list[int](), list[int](), 0
+    for copy in copies:
+        at = max(at, copy.step if copy.step in by_kernels else max(copy.target_free, copy.source_ready))
+        starts.append(at)
+    at = nodes
+    for copy in reversed(copies):
+        limits = [copy.before, None if copy.source_until is None else copy.source_until + 1]
+        limits += [copy.step] if copy.step in by_kernels else []
+        at = min([at, *(limit for limit in limits if limit is not None)])
+        ends.append(at)
+    return list(zip(starts, reversed(ends), strict=True))
+
+
 def copy_orders(movement: PlannedMovement, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the places of the `nodes` of a schedule with the copies of `movement` at their earliest and at their latest."""
-    early, late = dict[int, int](), dict[int, int]()
-    at = 0
-    for copy in movement.copies or ():
-        at = early[copy.step] = max(at, copy.target_free, copy.source_ready)
-    at = nodes
-    for copy in reversed(movement.copies or ()):
-        ends = [
-            end
-            for end in (copy.before, None if copy.source_until is None else copy.source_until + 1)
-            if end is not None
-        ]
-        at = late[copy.step] = min(at, *ends, nodes)
+    copies = movement.copies or ()
+    steps, spans = [copy.step for copy in copies], copy_spans(copies, nodes)
+    early, late = (dict(zip(steps, (span[end] for span in spans), strict=True)) for end in (0, 1))
     return _ordered(early, nodes), _ordered(late, nodes)
 
 

@@ -303,9 +303,7 @@ def read_states(value: Any) -> str | dict[str, str]:
 
 
 def _whole(value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Unreadable(f"give a whole number of at least {least}")
-    if value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Unreadable(f"give a whole number of at least {least}")
     if value > LARGEST_COUNT:
         raise Unreadable("this number is too large", hint="at most 2^63 - 1")

@@ -175,6 +175,8 @@ _WEIGHTS = re.compile(
 _PARAMETER = re.compile(r"((?:const )?\w+) (\w+)((?:\[\d+\])*)$")
 _CALL = re.compile(r"^ {4}(\w+)\(([^)]*)\);$", re.MULTILINE)
 _WEIGHT = re.compile(r"weight\d+_(k\d+_\w+)$")
+_CAUSAL = re.compile(r"(qi < (\d+);.*\(ki >= (\w+\[b\])\).*1 && ki > qi \+ )0\)", re.DOTALL)
+"""Causal attention with an operand of lengths: the last query reads up to the last key. In emx-onnx-cgen 1.4 the first reads one key."""
 _ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|fopen|printf|regcomp)\b")
 
 
@@ -204,6 +206,8 @@ def _parsed(text: str, kernels: Sequence[DistinctKernel]) -> tuple[str, tuple[Lo
         before, parameters, body = (
             re.sub(rf"\bk{number}_", "k_", re.sub(rf"\b{name}", "KERNEL", text)) for text in functions[name]
         )
+        if kernel.op_type == "Attention":
+            body = _CAUSAL.sub(r"\1\3 - \2)", body)
         loops.append(LoopFunction(before.strip(), _parameters(parameters), body, operands))
     return _WEIGHTS.sub("", start), tuple(loops)
 

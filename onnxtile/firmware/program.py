@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.arena.run import copy_spans
 from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.own_kernels import OwnCall
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of
@@ -354,18 +355,8 @@ def transfers_of(copies: Sequence[MemoryCopy], steps: int, by_kernels: Collectio
 
     A kernel makes the copies in the steps `by_kernels`: all transfers before it have ended then, and none after it has started.
     """
-    starts, ends = list[int](), list[int]()
-    at = 0
-    for copy in copies:
-        at = max(at, copy.step if copy.step in by_kernels else max(copy.target_free, copy.source_ready))
-        starts.append(at)
-    at = steps
-    for copy in reversed(copies):
-        limits = [copy.before, None if copy.source_until is None else copy.source_until + 1]
-        limits += [copy.step] if copy.step in by_kernels else []
-        at = min([at, *(limit for limit in limits if limit is not None)])
-        ends.append(at)
-    for number, (copy, start, end) in enumerate(zip(copies, starts, reversed(ends), strict=True)):
+    spans = copy_spans(copies, steps, by_kernels)
+    for number, (copy, (start, end)) in enumerate(zip(copies, spans, strict=True)):
         if copy.step not in by_kernels:
             yield Transfer(number, copy.step, start, end)
 

@@ -74,6 +74,23 @@ def test_a_template_has_its_headers_beside_kernels_that_need_none() -> None:
     assert built(model).proof.equal
 
 
+@needs_cc
+def test_attention_with_lengths_is_causal_to_the_last_key() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["": 24]>
+        g (float[2, 4, 3, 8] q, float[2, 2, 6, 8] k, float[2, 2, 6, 8] v, int64[2] lengths) => (float[2, 4, 3, 8] y) {
+            y = Attention <is_causal = 1> (q, k, v, , , , lengths)
+        }"""
+    )
+    random = np.random.default_rng(0)
+    given: dict[str, Array] = {
+        name: random.standard_normal((2, heads, rows, 8)).astype(np.float32)
+        for name, heads, rows in (("q", 4, 3), ("k", 2, 6), ("v", 2, 6))
+    }
+    planned = onnxtile.plan(model, verify=False)
+    assert build(opened_of(planned), planned.plan, wanted=Wanted(given | {"lengths": np.array([2, 5])})).proof.equal
+
+
 def recurrent(direction: str, after: int, more: str, results: str) -> onnx.ModelProto:
     """Return a GRU with random weights."""
     random, directions = np.random.default_rng(0), 2 if direction == "bidirectional" else 1
