@@ -92,7 +92,12 @@ class Terms:
     def set_up(self, graph: KernelGraph) -> GraphSetup:
         """Return what the layouts of `graph` depend on, its bodies planned. Raises ModelError."""
         inside = plan_bodies(graph, self)
-        return GraphSetup(OrderSearch(graph, self.alignment, self.peak_first, self.order_steps), self, inside, self.needs(graph, inside))
+        return GraphSetup(
+            OrderSearch(graph, self.alignment, self.peak_first, self.order_steps),
+            self,
+            inside,
+            self.needs(graph, inside),
+        )
 
 
 @dataclass(frozen=True)
