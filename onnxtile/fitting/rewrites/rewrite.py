@@ -44,7 +44,7 @@ from onnxtile.fitting.rewrites.strip_forms import (
     rename_transposes,
     repeat_pixels,
     separate_axes,
-    slice_splits,
+    slice_parts,
     split_packed_products,
     stream_rows,
 )
@@ -129,6 +129,9 @@ def unblock(
         _note(rewrites, "rewrite", _OF_EXTREMES, scales)
         if copies or means:
             edit.drop_unread()
+            edit = ModelEdit(model, known_shapes(model, edit.shapes))
+        joins = sink_concats(edit, exact=exact)
+        _note(rewrites, "rewrite", "its parts are joined after the nodes that follow", joins)
     return UnblockedModel(model, known_shapes(model, edit.shapes), tuple(rewrites)) if rewrites else None
 
 
@@ -300,7 +303,7 @@ def token_cuts(original: ir.Model, shapes: Shapes) -> TokenCuts | None:
     plain = write_attention(edit)
     directions = separate_directions(edit)
     split_packed_products(edit)
-    slice_splits(edit)
+    slice_parts(edit)
     edit.drop_unread()
     edit = ModelEdit(apart, known_shapes(apart, edit.shapes))
     heads = split_heads(edit)

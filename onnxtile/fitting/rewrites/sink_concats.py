@@ -13,6 +13,7 @@ from itertools import accumulate, islice, pairwise
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
+from onnxtile.fitting.read_network import island_tensors
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks, SlidingAxis
@@ -35,8 +36,9 @@ def sink_concats(edit: ModelEdit, *, exact: bool) -> list[ir.Node]:
     With `exact`, no join moves below a product, which may round a part of its rows differently.
     """
     moved = []
+    inside = island_tensors(edit.model, edit.constants).inside
     for node in list(edit.model.graph):
-        tail = None if node.graph is None else _tail(edit, node, exact=exact)
+        tail = None if node.graph is None else _tail(edit, node, inside, exact=exact)
         if tail is not None:
             _TailWriter(edit, node, tail).write()
             # Nodes that ran after the join are gone before the next join is looked at.
@@ -63,8 +65,8 @@ class JoinTail:
             self.axes.update((value, axis) for value in node.outputs if value.name)
 
 
-def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
-    """Return the nodes to run before `join`; None where no fewer bytes would be joined after them."""
+def _tail(edit: ModelEdit, join: ir.Node, inside: frozenset[ir.Value], *, exact: bool) -> JoinTail | None:
+    """Return the nodes to run before `join`; None where no fewer bytes would be joined after them, outside of quantised islands."""
     if join.op_type != "Concat" or join.domain not in STANDARD or len(join.inputs) < 2:
         return None
     whole = join.outputs[0]
@@ -74,7 +76,7 @@ def _tail(edit: ModelEdit, join: ir.Node, *, exact: bool) -> JoinTail | None:
     rank = len(sizes[0] or ())
     axis = join.attributes.get_int("axis", 1 if edit.opset < 4 else 0) % max(rank, 1)
     ends = [*accumulate((size[axis] for size in sizes[1:] if size is not None), initial=0)]
-    return _least(edit, join, _grown(edit, join, JoinTail(ends, {whole: axis}), exact=exact))
+    return _least(edit, join, _grown(edit, join, JoinTail(ends, {whole: axis}), exact=exact), inside)
 
 
 def _grown(edit: ModelEdit, join: ir.Node, tail: JoinTail, *, exact: bool) -> JoinTail:
@@ -129,17 +131,15 @@ def _is_plain(link: AxisLink) -> bool:
     return (slide.kernel, slide.stride, slide.before, slide.after) == (1, 1, 0, 0) and not slide.transposed
 
 
-def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail) -> JoinTail | None:
-    """Return the first nodes of a tail after which the fewest bytes are joined; None for none."""
-    whole, nodes = join.outputs[0], list(tail.links)
-    best, least = 0, edit.bytes(whole)
-    for count in range(1, len(nodes) + 1):
-        size = sum(map(edit.bytes, read_after([join, *nodes[:count]])))
-        if size < least:
-            best, least = count, size
-    if not best:
+def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail, inside: frozenset[ir.Value]) -> JoinTail | None:
+    """Return the first nodes of a tail after which the fewest bytes are joined, and none `inside` of an island; None for none."""
+    nodes = list(tail.links)
+    joined = [read_after([join, *nodes[:count]]) for count in range(len(nodes) + 1)]
+    sizes = [(sum(map(edit.bytes, values)), count) for count, values in enumerate(joined) if inside.isdisjoint(values)]
+    best = min(sizes, default=(0, 0))
+    if not sizes or best[0] == sizes[0][0]:
         return None
-    tail.links = {node: tail.links[node] for node in nodes[:best]}
+    tail.links = {node: tail.links[node] for node in nodes[: best[1]]}
     return tail
 
 

@@ -452,8 +452,16 @@ class _TokenAxes:
                 break
         # Floats of integers are no tensors of their own: a DequantizeLinear is written with each piece that reads it.
         stored = (node for node in self.nodes if self.edit.stored(node.outputs[0]) is node.outputs[0])
-        cuts = ((node, self._cut(node)) for node in stored)
-        return {node: cut for node, cut in cuts if cut is not None}
+        return self._of_whole_islands({node: cut for node in stored if (cut := self._cut(node)) is not None})
+
+    def _of_whole_islands(self, cuts: dict[ir.Node, TokenCut]) -> dict[ir.Node, TokenCut]:
+        """Return `cuts` without the islands that are not cut as a whole: a part of one alone would store floats."""
+        inside = island_tensors(self.edit.model, self.edit.constants).inside
+        for run in runs_as_one(list(self.edit.model.graph), inside):
+            members = {node for node in run if len(run) > 1 and not dequantises(node)}
+            if not cuts.keys() >= members:
+                cuts = {node: cut for node, cut in cuts.items() if node not in members}
+        return cuts
 
     def _sizes(self, node: ir.Node) -> tuple[int, ...]:
         return self.edit.sizes(node.outputs[0]) or ()

@@ -362,32 +362,46 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     if node.op_type == "Split":
         ends = accumulate(((edit.sizes(value) or sizes)[axis] for value in node.outputs), initial=0)
         return [maker.part(source, axis, *both) for both in pairwise(ends)]
-    chosen = node.inputs[1] if node.op_type == "Gather" else None
-    if chosen is None or chosen not in edit.constants or edit.sizes(chosen) != ():
+    index = _place(edit, node, (*sizes, 1)[axis])
+    if index is None:
         return []
-    index = int(edit.constants.array(chosen)) % sizes[axis]
-    result = node.outputs[0]
-    after = edit.sizes(result)
-    if after is None:
-        return []
-    part = maker.part(source, axis, index, index + 1)
-    numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
-    return [edit.add(node, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))]
+    return [_renamed(edit, node, maker.part(source, axis, index, index + 1), node.outputs[0])]
 
 
-def slice_splits(edit: ModelEdit) -> None:
-    """Let a Slice for each of its results take the place of a Split, so that each is cut by itself."""
+def slice_parts(edit: ModelEdit) -> None:
+    """Let a Slice take the place of a Gather of one place, and one for each result that of a Split, so that each part is cut by itself."""
     for node in list(edit.model.graph):
         source, sizes = node.inputs[0] if node.inputs else None, [edit.sizes(value) for value in node.outputs]
-        if node.op_type != "Split" or node.domain not in STANDARD or source is None or not all(sizes):
+        whole = None if source is None else edit.sizes(source)
+        if node.domain not in STANDARD or source is None or not whole or None in sizes:
             continue
-        axis = node.attributes.get_int("axis", 0) % len(sizes[0] or ())
-        ends = accumulate(((size or ())[axis] for size in sizes), initial=0)
+        axis = node.attributes.get_int("axis", 0) % len(whole)
+        place = _place(edit, node, whole[axis])
+        if node.op_type != "Split" and place is None:
+            continue
+        ends = accumulate(((size or ())[axis] for size in sizes), initial=0) if place is None else (place, place + 1)
         for result, (start, stop) in zip(node.outputs, pairwise(ends), strict=True):
-            part = edit.resized(result, axis, stop - start, "part")
+            part = edit.value(
+                f"{result.name}/part", (*whole[:axis], stop - start, *whole[axis + 1 :]), edit.dtype(result)
+            )
             bounds, attributes = edit.slice_bounds(([start], [stop], [axis]), "parts")
-            edit.replace(result, edit.add(node, "Slice", [source, *bounds], part, attributes))
+            edit.add(node, "Slice", [source, *bounds], part, attributes)
+            edit.replace(result, part if place is None else _renamed(edit, node, part, result))
         edit.model.graph.remove(node, safe=True)
+
+
+def _place(edit: ModelEdit, node: ir.Node, size: int) -> int | None:
+    """Return the one place of an axis of `size` elements that a Gather takes; None of any other node."""
+    chosen = node.inputs[1] if node.op_type == "Gather" else None
+    is_one = chosen is not None and chosen in edit.constants and edit.sizes(chosen) == ()
+    return int(edit.constants.array(chosen)) % size if chosen is not None and is_one else None
+
+
+def _renamed(edit: ModelEdit, before: ir.Node, part: ir.Value, result: ir.Value) -> ir.Value:
+    """Return `part` with the sizes of `result`."""
+    after = edit.sizes(result) or ()
+    numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
+    return edit.add(before, "Reshape", [part, numbers], edit.value(f"{result.name}/part", after, edit.dtype(result)))
 
 
 class _PartMaker:

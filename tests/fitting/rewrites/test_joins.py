@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxtile
+from models.make_quantised import quantise
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites import rewrite
 from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
@@ -60,6 +63,20 @@ def test_the_join_of_a_detection_head_stands_behind_its_tail() -> None:
     assert fitted.after.arena <= 200 * 1024
     assert fitted.after.macs <= fitted.before.macs
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_the_join_of_a_quantised_detection_head_moves_below_whole_islands(tmp_path: Path) -> None:
+    onnx.save(detector(), tmp_path / "float.onnx")
+    quantise(tmp_path / "float.onnx", "qdq", tmp_path / "qdq.onnx")
+    read = load(tmp_path / "qdq.onnx")
+    edit = ModelEdit(read, resolve(read))
+    assert [node.name for node in sink_concats(edit, exact=False)] == ["joined"]
+    # What is joined are integers that islands make, so no part of an island runs as a kernel of floats.
+    joins = [node for node in read.graph if node.op_type == "Concat" and len(node.inputs) == 3]
+    assert joins and {edit.dtype(join.outputs[0]) for join in joins} == {ir.DataType.INT8}
+    assert onnxtile.verify(tmp_path / "qdq.onnx", read).max_rel == 0
+    before, after = (onnxtile.plan(one, verify=False).plan.arena_size for one in (tmp_path / "qdq.onnx", read))
+    assert after < before
 
 
 def test_with_exact_no_join_moves_below_a_product() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxtile
+from models.make_quantised import quantise
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.split_tokens import is_recurrent, separate_directions, split_tokens
 from onnxtile.model.load import load
@@ -202,3 +205,38 @@ def test_what_fits_the_smallest_arena_fits_each_larger_one(op: str) -> None:
     least = onnxtile.fit(proto, capacity="smallest", budget="0%", verify=False).after.arena
     for capacity in range(least, least + 512, 64):
         assert onnxtile.fit(proto, capacity=capacity, budget="0%", verify=False).after.arena <= capacity
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_reader_of_one_step_needs_no_join_of_all(place: int) -> None:
+    proto = layers("GRU", STACKED.replace("out = MatMul(z, end)", "last = Gather(z, place) out = MatMul(last, end)"))
+    proto.graph.output[0].type.tensor_type.shape.dim.pop()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(place), "place"))
+    fitted = onnxtile.fit(proto, capacity="smallest", budget="0%")
+    assert fitted.before.arena >= 2 * STEPS * HIDDEN * 4
+    assert fitted.after.arena < STEPS * HIDDEN * 4
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_an_island_before_a_layer_stores_integers_as_a_whole(tmp_path: Path) -> None:
+    proto = model(
+        f"""g (float[1,{WIDTH},{STEPS}] x) => (float[a,b,k] out) {{
+            c = Conv<kernel_shape=[3], pads=[1,1]>(x, f)
+            [after] q = Relu(c)
+            s = Transpose<perm=[2,0,1]>(q)
+            y = GRU<hidden_size={HIDDEN}>(s, w, r)
+            z = Squeeze(y, one)
+            out = MatMul(z, end) }}""",
+        f=(WIDTH, WIDTH, 3),
+        w=(1, GATES["GRU"] * HIDDEN, WIDTH),
+        r=(1, GATES["GRU"] * HIDDEN, HIDDEN),
+        end=(HIDDEN, 4),
+        one=[1],
+    )
+    onnx.save(proto, tmp_path / "float.onnx")
+    quantise(tmp_path / "float.onnx", "qdq", tmp_path / "qdq.onnx")
+    made = in_pieces(onnx.load(tmp_path / "qdq.onnx"), 4)
+    assert [node.op_type for node in made.graph].count("GRU") == 4
+    convolution = next(node for node in made.graph if node.op_type == "Conv")
+    assert [use.node.op_type for use in convolution.outputs[0].uses()] == ["QuantizeLinear"]
+    assert onnxtile.verify(tmp_path / "qdq.onnx", made).max_rel == 0
