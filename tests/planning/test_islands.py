@@ -151,7 +151,8 @@ def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("make", "parts", "whole"), [(_joined_and_cut, [("a", "b"), ("l", "r")], "c_q"), (_joined_by_operator, [("a", "b")], "c")]
+    ("make", "parts", "whole"),
+    [(_joined_and_cut, [("a", "b"), ("l", "r")], "c_q"), (_joined_by_operator, [("a", "b")], "c")],
 )
 def test_joins_and_cuts_between_equal_scales_copy_nothing(
     tmp_path: Path, make: Callable[[], onnx.ModelProto], parts: list[tuple[str, str]], whole: str
