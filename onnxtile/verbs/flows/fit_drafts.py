@@ -244,7 +244,7 @@ class WrittenSchedule:
         elif capacity:
             settings = replace(settings, order_steps=_ORDER_STEPS)
             if self.arena <= capacity:
-                return settings
+                return replace(settings, effort=LEVELS["low"])
         return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
