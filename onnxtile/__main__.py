@@ -12,7 +12,7 @@ _DEFERRED = (
     *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
     *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
     *("onnx_ir.traversal", "numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars", "packaging.version"),
-    *("locale", "socket", "subprocess"),
+    *("html", "locale", "socket", "subprocess"),
 )
 """Modules that are executed at their first use: libraries import them, and few commands use one."""
 

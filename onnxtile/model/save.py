@@ -486,11 +486,13 @@ def save(draft: ir.Model | Draft, path: Path, *, source: Path | None = None, for
     """
     require_writable(path, source=source, force=force)
     model = draft.model if isinstance(draft, Draft) else draft
-    external = external_tensors(model)
+    content = draft.content if isinstance(draft, Draft) else None
+    # A constant in another file names its "location".
+    external = external_tensors(model) if content is None or b"location" in content else []
     places = {Path(tensor.path) for tensor in external} | {path.parent / tensor.location for tensor in external}
     if any(is_file_of(path, file) for file in places):
         raise UsageError(f"{path} is a weights file of the model", hint="name another file with -o")
-    if not external and not inline_bytes(model) > MOST_BYTES:
+    if not external and (content is not None or inline_bytes(model) <= MOST_BYTES):
         try:
             write_whole_with(path, partial(write_model, draft))
         except ModelTooLarge:

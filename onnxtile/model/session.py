@@ -224,6 +224,9 @@ def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     if may_split(model):
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
             return SplitSession(model)
+    if isinstance(file, bytes) and len(file) <= MOST_IN_MEMORY:
+        # A constant in another file names its "location". Without one, no walk over the model is needed to find the folder.
+        return exact_session(file, model, external=external_folder(model) if b"location" in file else None)
     folder = external_folder(model)
     if inline_bytes(model) > MOST_IN_MEMORY:
         return _with_weights(model)

@@ -26,6 +26,7 @@ from onnxtile.planning.offsets.memories import allocate, memories
 from onnxtile.planning.offsets.problem import Bound, OptimalityProof, Problem
 from onnxtile.planning.order_search import OrderSearch
 from onnxtile.planning.orders import Order, find_order
+from onnxtile.planning.peak_search import BUDGET
 from onnxtile.planning.planners import Planner, find_planner
 from onnxtile.planning.result import Inside
 from onnxtile.planning.workspaces import Needs, WorkspaceBuffer, WorkspaceRules
@@ -67,7 +68,7 @@ class Terms:
     """The terms on which bodies are planned, those of the graph around them.
 
     `kernels` knows the bytes inside meta-ops. Parts of a buffer have live ranges of their own if `in_parts`. `peak_first` is
-    that of the search of orders.
+    that of the search of orders, which takes `order_steps` steps, about.
     """
 
     facts: LayoutFacts
@@ -78,6 +79,7 @@ class Terms:
     kernels: Insides
     in_parts: bool = True
     peak_first: bool = True
+    order_steps: int = BUDGET
 
     def needs(self, graph: KernelGraph, inside: BodyPlans) -> Needs:
         """Return the workspace bytes of the kernels of `graph`; `inside` are the plans of their bodies."""
@@ -90,7 +92,12 @@ class Terms:
     def set_up(self, graph: KernelGraph) -> GraphSetup:
         """Return what the layouts of `graph` depend on, its bodies planned. Raises ModelError."""
         inside = plan_bodies(graph, self)
-        return GraphSetup(OrderSearch(graph, self.alignment, self.peak_first), self, inside, self.needs(graph, inside))
+        return GraphSetup(
+            OrderSearch(graph, self.alignment, self.peak_first, self.order_steps),
+            self,
+            inside,
+            self.needs(graph, inside),
+        )
 
 
 @dataclass(frozen=True)

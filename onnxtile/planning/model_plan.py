@@ -30,6 +30,7 @@ from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
 from onnxtile.planning.orders import find_order
+from onnxtile.planning.peak_search import BUDGET
 from onnxtile.planning.planners import find_planner
 from onnxtile.planning.ranges import scaled_arenas, with_scaled, with_scaled_bodies
 from onnxtile.planning.result import PlanResult
@@ -93,8 +94,8 @@ class PlanSettings:
     ranges: SizeRanges = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     slow: SlowTensors | None = None
-    bounds_orders: bool = True
-    """Whether the least bytes of any order are looked for, as a bound; the arena of the order alone is planned without."""
+    order_steps: int = BUDGET
+    """The steps of the search for the order of least peak, and for a bound of all orders; 0: neither is looked for."""
 
 
 _DEFAULT = PlanSettings()
@@ -137,7 +138,7 @@ def plan_model(
     graph = search.graph
     _require_possible(fixed, model, graph, needs, settings)
     is_moved = settings.slow is not None
-    has_bound = settings.bounds_orders and not is_moved
+    has_bound = settings.order_steps > 0 and not is_moved
     bound = setup.bound if has_bound else 0
     least = max(bound, _pinned_end(fixed, graph, settings.alignment))
     # A wide graph has one layout, and most buffers: nothing is spared by placing them with little effort first.
@@ -236,6 +237,7 @@ def set_up(facts: LayoutFacts, scope: PlanScope, settings: PlanSettings, rules: 
         settings.workspaces,
         Insides(facts, settings.alignment),
         not settings.whole_buffers,
+        order_steps=settings.order_steps or BUDGET,
         # The bytes away from the peak matter too at other sizes, and where a memory holds only a part of the tensors.
         peak_first=not settings.ranges and len(memories(settings.capacity)) == 1 and settings.slow is None,
     )

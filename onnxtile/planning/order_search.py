@@ -15,6 +15,7 @@ from onnxtile.kernels.kernel_graph import IN_PLACE, ByteSpan, Ints, KernelGraph,
 from onnxtile.model.topology import MOST_ELEMENTS, dependencies, heaviest_antichain
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.peak_search import (
+    BUDGET,
     WIDEST,
     FoundOrder,
     OrderingProblem,
@@ -414,12 +415,13 @@ class OrderSearch:
     """The searches of the orders of `graph`. Buffers take multiples of `alignment` bytes.
 
     With `peak_first`, the first order has the least peak, and the second has the least before and after its peak, too. Finding the second
-    takes longer than placing the first, which most often needs no more bytes. Without, the second comes first.
+    takes longer than placing the first, which most often needs no more bytes. Without, the second comes first. `budget` is in steps.
     """
 
     graph: KernelGraph
     alignment: int
     peak_first: bool = True
+    budget: int = BUDGET
     _problems: list[tuple[Needs, OrderingProblem]] = field(default_factory=list, init=False)
     _order_of: dict[int, FoundOrder] = field(default_factory=dict, init=False)
 
@@ -473,5 +475,5 @@ class OrderSearch:
 
     def _search(self, problem: OrderingProblem) -> FoundOrder:
         if id(problem) not in self._order_of:
-            self._order_of[id(problem)] = search(problem)
+            self._order_of[id(problem)] = search(problem, self.budget)
         return self._order_of[id(problem)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -235,11 +235,11 @@ def as_html(parts: Iterable[Table | Line]) -> str:
 
 def preformatted(text: str) -> str:
     """Return `text` as HTML that keeps its lines."""
-    return f"<pre>{escape(text)}</pre>"
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def _line_html(text: Line) -> str:
-    return f"<p>{escape(text.plain)}</p>"
+    return f"<p>{html.escape(text.plain)}</p>"
 
 
 def _table_html(table: Table) -> str:
@@ -255,7 +255,7 @@ def _rows_shown(table: Table) -> int:
 
 def _rows_html(table: Table) -> Iterator[str]:
     if table.title.plain:
-        yield f'<caption style="text-align:left"><b>{escape(table.title.plain)}</b></caption>'
+        yield f'<caption style="text-align:left"><b>{html.escape(table.title.plain)}</b></caption>'
     yield f"<tr>{''.join(_cell_html('th', column.header, 'left') for column in table.columns)}</tr>"
     for row in islice(zip(*(column.cells for column in table.columns), strict=True), _rows_shown(table)):
         cells = (
@@ -266,7 +266,7 @@ def _rows_html(table: Table) -> Iterator[str]:
 
 
 def _cell_html(tag: str, content: object, align: str) -> str:
-    return f'<{tag} style="text-align:{align}">{escape(str(content))}</{tag}>'
+    return f'<{tag} style="text-align:{align}">{html.escape(str(content))}</{tag}>'
 
 
 # A table in a terminal: as wide as that is, with paths shortened to their ends, and without columns for which there is no room.

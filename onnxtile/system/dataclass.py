@@ -163,27 +163,26 @@ class _Initialiser:
         return tuple(field.name for field in dataclasses.fields(self._owner) if field.init and not field.kw_only)
 
     @cached_property
-    def _fields(self) -> list[tuple[str, bool, Any, Any]]:
-        """What is set: the name of a field, whether it is an argument, its default, and what makes that; MISSING where it has none."""
-        fields = dataclasses.fields(self._owner)
-        return [
-            (f.name, f.init, f.default, f.default_factory) for f in fields if f.init or f.default_factory is not MISSING
-        ]
+    def _known(self) -> tuple[dict[str, Any], list[tuple[str, Any]], frozenset[str], frozenset[str]]:
+        """The defaults of fields that are set, MISSING without one; what makes others; the arguments, and those that are needed."""
+        fields = [f for f in dataclasses.fields(self._owner) if f.init or f.default_factory is not MISSING]
+        made = [(f.name, f.default_factory) for f in fields if f.default_factory is not MISSING]
+        needed = {f.name for f in fields if f.default is MISSING and f.default_factory is MISSING}
+        names = frozenset(f.name for f in fields if f.init)
+        return {f.name: f.default for f in fields}, made, names, frozenset(needed)
 
     def _set_fields(self, instance: Any, /, *given: object, **by_name: object) -> None:
         """Do what the compiled method does; where the arguments do not fit, call that, since it says why."""
-        values = dict(zip(self._arguments, given, strict=False)) | by_name
-        fits = len(values) == len(given) + len(by_name)
+        defaults, made, names, needed = self._known
+        values = dict(zip(self._arguments, given, strict=False))
+        values |= by_name
         fields = vars(instance)  # a frozen class refuses assignments, which take longer, too
-        for name, is_argument, default, factory in self._fields:
-            if is_argument and name in values:
-                fields[name] = values.pop(name)
-            elif factory is not MISSING:
+        fields |= defaults  # in the order of the fields
+        fields |= values
+        for name, factory in made:
+            if name not in values:
                 fields[name] = factory()
-            else:
-                fits &= default is not MISSING
-                fields[name] = default
-        if values or not fits:
+        if len(values) != len(given) + len(by_name) or not needed <= values.keys() <= names:
             self._compiled()(instance, *given, **by_name)
         elif hasattr(instance, "__post_init__"):
             instance.__post_init__()

@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ class Session:
         """The names of the outputs, in order."""
         return [o.name for o in self._session.get_outputs()]
 
-    @property
+    @cached_property
     def results(self) -> list[Feed]:
         """Names, dimensions and types of the outputs, in order, as onnxruntime infers them."""
         return [Feed(o.name, tuple(o.shape), o.type) for o in self._session.get_outputs()]

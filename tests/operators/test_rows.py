@@ -230,3 +230,8 @@ def test_what_computes_sizes_grows_by_operands_that_say_the_shape() -> None:
 def test_what_stops_a_gradient_keeps_nothing() -> None:
     assert {QUANTISING, DEQUANTISING} & names_where(lambda row: row.saves is saves.stops) == set()
     assert ROWS["Conv"].work is not NO_PRODUCTS
+
+
+def test_a_row_has_no_other_cells() -> None:
+    with pytest.raises(TypeError, match="no cell 'raeds'"):
+        ROWS["Relu"].rows("Twin", raeds=ROWS["Relu"].reads)

@@ -1,6 +1,7 @@
 """Plans of quantised models: islands are kernels, their bytes are those of stored tensors, and the check knows views by itself."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,18 +88,6 @@ def test_a_reshape_between_equal_scales_is_a_view_and_the_check_agrees(tmp_path:
     assert api.check_plan(file, told).sound
 
 
-def test_the_check_refuses_a_view_between_different_scales(tmp_path: Path) -> None:
-    """The plan for equal scales is claimed of a model whose scales differ: there the same bytes would hold other numbers."""
-    same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
-    onnx.save(_residual(), same)
-    onnx.save(_residual(0.06), other)
-    claimed, right = api.plan(same).plan, api.plan(other).plan
-    assert "n_flat" in " ".join(right.schedule) or right.schedule != claimed.schedule
-    forged = replace(claimed, digest=right.digest, schedule=right.schedule, copies=right.copies)
-    failures = [str(one) for one in api.check_plan(other, forged).failures]
-    assert any("flat_q" in one for one in failures), failures
-
-
 def test_kernels_of_another_name_are_refused() -> None:
     with pytest.raises(UsageError, match="invalid kernels='all'"):
         api.plan(_residual(), kernels="all")
@@ -139,31 +128,6 @@ def _joined_and_cut(scale: float = 0.05) -> onnx.ModelProto:
     return build.model(nodes, shapes, {f"{name}_out": (TensorProto.INT8, [1, 4, 1, 1]) for name in ("l", "r")}, held)
 
 
-def test_joins_and_cuts_between_equal_scales_copy_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    onnx.save(_joined_and_cut(), file)
-    planned = api.plan(file)
-    rows = {buffer.name: buffer for buffer in planned.plan.buffers}
-    whole = rows["c_q"].offset
-    assert (rows["a_q"].offset, rows["b_q"].offset) == (whole, whole + 1024)
-    assert (rows["l_q"].offset, rows["r_q"].offset) == (whole, whole + 1024)
-    assert planned.verdict is not None and planned.verdict.equal
-    assert api.check_plan(file, planned.plan).sound
-    assert planned.plan.arena_size == 3072
-
-
-def test_a_join_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
-    """The parts of the result hold other numbers than the operands; a plan that shares their bytes is refused."""
-    same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
-    onnx.save(_joined_and_cut(), same)
-    onnx.save(_joined_and_cut(0.06), other)
-    claimed, right = api.plan(same).plan, api.plan(other).plan
-    assert "c_q" not in {buffer.alias for buffer in right.buffers if buffer.name in {"a_q", "b_q"}}
-    forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
-    failures = [str(one) for one in api.check_plan(other, forged).failures]
-    assert any("a_q" in one or "c_q" in one for one in failures), failures
-
-
 def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
     """Return two max pools of an 8-bit tensor, their QLinearConcat with `scale`, and the mean of it by channel."""
     held = {"s": np.float32(0.05), "t": np.asarray(scale, np.float32), "z": np.uint8(1)}
@@ -186,27 +150,46 @@ def _joined_by_operator(scale: float = 0.05) -> onnx.ModelProto:
     return build.model(nodes, {"x": [1, 4, 16, 16]}, {"m": (TensorProto.UINT8, [1, 8, 1, 1])}, held, com_microsoft=1)
 
 
-def test_a_qlinear_concat_of_equal_scales_copies_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    onnx.save(_joined_by_operator(), file)
+@pytest.mark.parametrize(
+    ("make", "parts", "whole"),
+    [(_joined_and_cut, [("a", "b"), ("l", "r")], "c_q"), (_joined_by_operator, [("a", "b")], "c")],
+)
+def test_joins_and_cuts_between_equal_scales_copy_nothing(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], parts: list[tuple[str, str]], whole: str
+) -> None:
+    file, end = tmp_path / "model.onnx", whole[1:]
+    onnx.save(make(), file)
     planned = api.plan(file)
     rows = {buffer.name: buffer for buffer in planned.plan.buffers}
-    whole = rows["c"].offset
-    assert (rows["a"].offset, rows["b"].offset) == (whole, whole + 1024)
+    start = rows[whole].offset
+    for first, second in parts:
+        assert (rows[f"{first}{end}"].offset, rows[f"{second}{end}"].offset) == (start, start + 1024)
     assert planned.verdict is not None and planned.verdict.equal
     assert api.check_plan(file, planned.plan).sound
     assert planned.plan.arena_size == 3072
 
 
-def test_a_qlinear_concat_of_other_scales_is_a_kernel(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "size", "alone", "named"),
+    [
+        (_residual, 2048, {"flat_q"}, {"flat_q"}),
+        (_joined_and_cut, 4096, {"a_q", "b_q"}, {"a_q", "c_q"}),
+        (_joined_by_operator, 4096, {"a", "b"}, {"'a'", "'c'"}),
+    ],
+)
+def test_the_check_refuses_shared_bytes_between_different_scales(
+    tmp_path: Path, make: Callable[..., onnx.ModelProto], size: int, alone: set[str], named: set[str]
+) -> None:
+    """The plan for equal scales is claimed of a model whose scales differ: there the same bytes would hold other numbers."""
     same, other = tmp_path / "same.onnx", tmp_path / "other.onnx"
-    onnx.save(_joined_by_operator(), same)
-    onnx.save(_joined_by_operator(0.06), other)
+    onnx.save(make(), same)
+    onnx.save(make(0.06), other)
     claimed, right = api.plan(same).plan, api.plan(other).plan
-    assert right.arena_size == 4096
-    forged = replace(claimed, digest=right.digest, schedule=right.schedule, operators=right.operators)
-    failures = [str(one) for one in api.check_plan(other, forged).failures]
-    assert any("'a'" in one or "'c'" in one for one in failures), failures
+    assert right.arena_size == size
+    assert {buffer.alias for buffer in right.buffers if buffer.name in alone} == {None}
+    kernels = replace(claimed, schedule=right.schedule, operators=right.operators, copies=right.copies)
+    failures = [str(one) for one in api.check_plan(other, replace(kernels, digest=right.digest)).failures]
+    assert any(name in one for name in named for one in failures), failures
 
 
 def test_quantised_attention_stores_no_scores(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ _MANY, _NEAR = 1_500, 1.05
 """Nodes above which more effort seldom lets buffers fit that take more than this multiple of the capacity."""
 _STEPS = 500_000
 """The steps for an order of more buffers than nodes are planned in full: further ones seldom lower its arena."""
+_ORDER_STEPS = 20_000
+"""The steps for other orders of what fits a capacity: further ones raise the bound of all orders, and seldom lower the arena."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
 """The effort for the arena with inputs in the other place, which is shown as an upper bound."""
 
@@ -241,11 +243,13 @@ class WrittenSchedule:
         order, until it fits.
         """
         settings, capacity = self.subject.settings, self.subject.capacity or 0
-        if self.is_small and self.arena <= (capacity or self.arena):
-            return settings
         if not self.is_small:
             effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
-            settings = replace(settings, order="model", bounds_orders=False, effort=effort)
+            settings = replace(settings, order="model", order_steps=0, effort=effort)
+        elif capacity:
+            settings = replace(settings, order_steps=_ORDER_STEPS)
+            if self.arena <= capacity:
+                return replace(settings, effort=LEVELS["low"])
         return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
