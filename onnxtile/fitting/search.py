@@ -762,7 +762,12 @@ class Descent:
         return True
 
     def all_points(self) -> list[FitSchedule]:
-        """Return all points, to the one with the least peak."""
+        """Return all points, to the one with the least peak; a search within a capacity before this changes none of them."""
+        if self.regions.counted and not self.points:
+            # What is counted already is no effort, so that with it, a search would go another way.
+            regions = Regions(self.regions.network, self.regions.groups)
+            self.points, self._way = Descent(regions, self.wanted, self._progress).all_points(), iter(())
+            self.regions.is_cut_short = regions.is_cut_short
         while self.is_longer():
             pass
         return self.points

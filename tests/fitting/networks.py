@@ -28,9 +28,12 @@ from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 
 def search_within(regions: Regions, wanted: FitTarget) -> FitSchedule | None:
     """Return the quickest schedule that is found within the capacity, or the quickest on the way down; None where none is found."""
-    assert wanted.capacity is not None
+    assert (capacity := wanted.capacity) is not None
     way = Descent(regions, wanted)
-    return way.quickest(wanted.capacity) or next(way.within(wanted.capacity), None)
+    found = way.quickest(capacity) or next(way.within(capacity), None)
+    if found is not None or capacity < regions.least:
+        return found
+    return min((point for point in way.all_points() if point.peak <= capacity), key=way.price, default=None)
 
 
 def search(regions: Regions, wanted: FitTarget, progress: Progress = silent) -> FitSchedule:

@@ -513,12 +513,18 @@ class FitAttempts:
         return None
 
     def _smallest(self, way: Descent, most: int) -> WrittenSchedule | None:
-        """Return the schedule with the smallest arena: points whose peaks are above the arena of another are not tried.
+        """Return the quickest of all points that fits the capacity; else the schedule with the smallest arena.
 
-        Then nothing is found that fits a capacity below it.
+        Points whose peaks are above the arena of another are not tried for it. Then nothing is found that fits a capacity below it.
         """
-        best: WrittenSchedule | None = None
-        for point in sorted(way.all_points(), key=lambda point: point.peak):
+        points, best = way.all_points(), None
+        if self.capacity is not None:
+            within = sorted((point for point in points if point.peak <= (self.capacity or 0)), key=way.price)
+            drafts = map(self._draft, islice(within, most))
+            best = next((draft for draft in drafts if draft.fits_planned(self.capacity)), None)
+            if best is not None:
+                return best
+        for point in sorted(points, key=lambda point: point.peak):
             if best is not None and point.peak >= best.least_arena:
                 break
             draft = self._draft(point)
