@@ -28,8 +28,8 @@ from onnxtile.verbs.flows.fit_drafts import WrittenSchedule
 
 def search_within(regions: Regions, wanted: FitTarget) -> FitSchedule | None:
     """Return the quickest schedule that is found within the capacity, or the quickest on the way down; None where none is found."""
-    assert (capacity := wanted.capacity) is not None
-    way = Descent(regions, wanted)
+    way, capacity = Descent(regions, wanted), wanted.capacity
+    assert capacity is not None
     found = way.quickest(capacity) or next(way.within(capacity), None)
     if found is not None or capacity < regions.least:
         return found

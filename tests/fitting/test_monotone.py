@@ -90,7 +90,7 @@ def test_all_capacities_take_points_of_one_way_down(
     wanted = FitTarget(None, budget, prices=about.prices)
     points = Descent(about.regions, wanted).all_points()
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
-    for above, point in share([*pairwise(points)][:-1], 3) + [points[-2:]]:
+    for above, point in [*share([*pairwise(points)][:-1], 3), points[-2:]]:
         regions, capacity = Regions(about.regions.network, about.regions.groups), (above.peak + point.peak) // 2
         found, way = search_within(regions, replace(wanted, capacity=capacity)), Descent(regions, wanted)
         assert found is not None and found.peak <= capacity and way.price(found) <= way.price(point)

@@ -237,19 +237,17 @@ class WrittenSchedule:
 
     @property
     def _settings(self) -> PlanSettings:
-        """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once.
+        """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once; with little
+        effort where they fit a capacity as they were placed.
 
-        Many nodes are planned in their order, with little effort where that is enough. What only more effort lets fit is planned in its
-        order, until it fits.
+        Many nodes are planned in their order, until they fit.
         """
         settings, capacity = self.subject.settings, self.subject.capacity or 0
         if not self.is_small:
             effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
             settings = replace(settings, order="model", order_steps=0, effort=effort)
-        elif capacity:
-            settings = replace(settings, order_steps=_ORDER_STEPS)
-            if self.arena <= capacity:
-                return replace(settings, effort=LEVELS["low"])
+        elif self.arena <= capacity:
+            return replace(settings, order_steps=_ORDER_STEPS, effort=LEVELS["low"])
         return replace(settings, effort=replace(settings.effort, enough=capacity))
 
     @property
