@@ -11,8 +11,7 @@ _DEFERRED = (
     *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
     *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
     *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
-    *("onnx_ir.traversal", "numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars", "packaging.version"),
-    *("html", "locale", "socket", "subprocess"),
+    *("onnx_ir.traversal", "packaging.version", "html", "locale", "socket", "subprocess"),
 )
 """Modules that are executed at their first use: libraries import them, and few commands use one."""
 
