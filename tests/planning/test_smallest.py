@@ -156,7 +156,7 @@ def test_no_further_order_is_made_where_the_arena_is_the_peak_of_the_orders_that
     model = load(inverted_residuals(9))
     opened = unfold(model, resolve(model, run=True), Constants(model))
 
-    def unproved(problem: OrderingProblem) -> FoundOrder:
+    def unproved(problem: OrderingProblem, _budget: int) -> FoundOrder:
         own = tuple(range(len(problem.after)))
         peak = max(heights(problem, own))
         return FoundOrder(own, peak, peak - 64)
