@@ -355,17 +355,17 @@ def _parts(edit: ModelEdit, node: ir.Node) -> list[ir.Value]:
     """Return the parts that `node` takes, made anew before it; empty for a node that takes none."""
     source = node.inputs[0] if node.inputs else None
     sizes = None if source is None else edit.sizes(source)
-    if source is None or sizes is None or source in edit.constants or node.domain not in STANDARD:
+    if source is None or not sizes or source in edit.constants or node.domain not in STANDARD:
         return []
-    axis = node.attributes.get_int("axis", 0) % max(len(sizes), 1)
+    axis = node.attributes.get_int("axis", 0) % len(sizes)
     maker = _PartMaker(edit, node)
     if node.op_type == "Split":
         ends = accumulate(((edit.sizes(value) or sizes)[axis] for value in node.outputs), initial=0)
         return [maker.part(source, axis, *both) for both in pairwise(ends)]
-    index = _place(edit, node, (*sizes, 1)[axis])
+    index = _place(edit, node, sizes[axis])
     if index is None:
         return []
-    return [_renamed(edit, node, maker.part(source, axis, index, index + 1), node.outputs[0])]
+    return [_reshaped(edit, node, maker.part(source, axis, index, index + 1), node.outputs[0])]
 
 
 def slice_parts(edit: ModelEdit) -> None:
@@ -386,7 +386,7 @@ def slice_parts(edit: ModelEdit) -> None:
             )
             bounds, attributes = edit.slice_bounds(([start], [stop], [axis]), "parts")
             edit.add(node, "Slice", [source, *bounds], part, attributes)
-            edit.replace(result, part if place is None else _renamed(edit, node, part, result))
+            edit.replace(result, part if place is None else _reshaped(edit, node, part, result))
         edit.model.graph.remove(node, safe=True)
 
 
@@ -397,7 +397,7 @@ def _place(edit: ModelEdit, node: ir.Node, size: int) -> int | None:
     return int(edit.constants.array(chosen)) % size if chosen is not None and is_one else None
 
 
-def _renamed(edit: ModelEdit, before: ir.Node, part: ir.Value, result: ir.Value) -> ir.Value:
+def _reshaped(edit: ModelEdit, before: ir.Node, part: ir.Value, result: ir.Value) -> ir.Value:
     """Return `part` with the sizes of `result`."""
     after = edit.sizes(result) or ()
     numbers = edit.constant(f"{result.name}/sizes", np.asarray(after, np.int64))
