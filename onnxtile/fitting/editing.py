@@ -136,11 +136,15 @@ class ModelEdit:
     def part(self, stem: str, value: ir.Value, *cuts: tuple[int, int, int]) -> ir.Value:
         """Return the elements of a constant from a start to a stop along each axis of `cuts`, as a new constant.
 
-        Of floats that a DequantizeLinear gives back, the integers are cut; another one follows it.
+        Of floats that a DequantizeLinear gives back, the integers are cut. Another one is added, as early as its operands are made: nodes
+        before the first one may read it.
         """
         maker, node = value.producer(), self.dequantised_part(stem, value, cuts)
         if maker is not None and node is not None:
-            self.model.graph.insert_after(maker, [node])
+            if any(operand is not None and operand.producer() is not None for operand in node.inputs):
+                self.model.graph.insert_after(maker, [node])
+            else:
+                self.model.graph.insert_before(self.model.graph[0], [node])
             return node.outputs[0]
         array = self.constants.array(value)
         part = [slice(None)] * array.ndim

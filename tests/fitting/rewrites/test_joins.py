@@ -102,7 +102,8 @@ g (float[1,4,8,8] x) => (float[1,4,8,{columns}] y) {{
     assert not sink_concats(ModelEdit(read, resolve(read)), exact=False)
 
 
-def test_a_depthwise_convolution_of_joined_channels_has_a_group_for_each_channel_of_a_part() -> None:
+def ghost_module() -> onnx.ModelProto:
+    """Return a map that is joined with a cheap one made of it, and read by a depthwise convolution."""
     text = """
 g (float[1,2,32,32] x) => (float[1,4,1,1] y) {
     [primary] a = Conv(x, w0)
@@ -112,10 +113,27 @@ g (float[1,2,32,32] x) => (float[1,4,1,1] y) {
     [project] e = Conv(d, w3)
     [pool] y = GlobalAveragePool(e)
 }"""
-    made = model(text, w0=(8, 2, 1, 1), w1=(8, 1, 3, 3), w2=(16, 1, 3, 3), b2=(16,), w3=(4, 16, 1, 1))
-    fitted = onnxtile.fit(made, capacity="60KiB", budget="0%")
+    return model(text, w0=(8, 2, 1, 1), w1=(8, 1, 3, 3), w2=(16, 1, 3, 3), b2=(16,), w3=(4, 16, 1, 1))
+
+
+def test_a_depthwise_convolution_of_joined_channels_has_a_group_for_each_channel_of_a_part() -> None:
+    fitted = onnxtile.fit(ghost_module(), capacity="60KiB", budget="0%")
     assert [step.nodes for step in fitted.steps if step.kind == "rewrite"] == [("pool",), ("ghost",)]
     assert fitted.verdict is not None and fitted.verdict.equal
+
+
+def test_parts_of_quantised_weights_stand_before_the_nodes_that_read_them(tmp_path: Path) -> None:
+    onnx.save(ghost_module(), tmp_path / "float.onnx")
+    quantise(tmp_path / "float.onnx", "qdq-per-channel", tmp_path / "qdq.onnx")
+    proto = onnx.load(tmp_path / "qdq.onnx")
+    nodes = sorted(proto.graph.node, key=lambda node: node.name != "w2_DequantizeLinear")
+    after = 1 + next(index for index, node in enumerate(nodes) if node.name == "ghost")
+    del proto.graph.node[:]
+    proto.graph.node.extend([*nodes[1:after], nodes[0], *nodes[after:]])
+    read = load(proto)
+    assert [node.name for node in sink_concats(ModelEdit(read, resolve(read)), exact=False)] == ["ghost"]
+    onnx.checker.check_model(ir.to_proto(read))
+    assert onnxtile.verify(proto, read).max_rel == 0
 
 
 # The items of a batch run one after the other.
