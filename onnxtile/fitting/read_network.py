@@ -132,7 +132,9 @@ def separate(model: ir.Model, shapes: Shapes | None = None) -> None:
             made = node.outputs[0]
             sizes = None if shapes is None else shapes.sizes(made)
             shape = made.shape if sizes is None else ir.Shape(sizes)
-            value = ir.Value(name=names.fresh(f"{made.name}/copy"), shape=shape, type=made.type)
+            dtype = None if shapes is None else shapes.dtype(made)
+            kind = made.type if dtype is None else ir.TensorType(dtype)
+            value = ir.Value(name=names.fresh(f"{made.name}/copy"), shape=shape, type=kind)
             copy = ir.Node(
                 node.domain,
                 node.op_type,

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import onnxtile
+from onnxtile.fitting.read_network import separate
+from onnxtile.model.load import load
 from onnxtile.operators.node_view import NotApplicable
 from onnxtile.operators.table import axis_links
+from onnxtile.shapes.resolve import resolve
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import read_subject
 from tests.draws import draws
@@ -304,3 +308,17 @@ def test_channels_after_columns_say_why() -> None:
     proto.graph.node[0].attribute.append(helper.make_attribute("channels_last", 1))
     with pytest.raises(NotApplicable, match="after its columns"):
         axis_links(facts_of(proto), 2)
+
+
+def test_a_copy_of_dequantised_floats_has_a_type_also_where_the_model_gives_none() -> None:
+    text = """
+g (int8[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] z) {
+    [floats] f = DequantizeLinear(x, scale)
+    [first] y = Relu(f)
+    [second] z = Sigmoid(f)
+}"""
+    read = load(model(text, scale=np.float32(0.5)))
+    separate(read, resolve(read, run=False))
+    (copy,) = [node for node in read.graph if node.name == "floats/copy"]
+    assert copy.outputs[0].dtype == ir.DataType.FLOAT
+    assert [node.name for node, _ in copy.outputs[0].uses()] == ["second"]
