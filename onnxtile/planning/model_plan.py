@@ -95,7 +95,7 @@ class PlanSettings:
     bounds: Mapping[str, int] = field(default_factory=dict)
     slow: SlowTensors | None = None
     order_steps: int = BUDGET
-    """The steps of the search for the order of least peak, and for a bound of all orders; 0: neither is looked for."""
+    """The steps of the search for the order of least peak, and for a bound of all orders; 0: no such bound is looked for."""
 
 
 _DEFAULT = PlanSettings()
