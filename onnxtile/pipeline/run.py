@@ -57,18 +57,41 @@ def starting_workers() -> Iterator[None]:
 
     Else one of them, still importing modules, prints a traceback, or a report says that a worker died.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    numbers = [getattr(signal, name) for name in _OF_TERMINALS if hasattr(signal, name)]
+    with _later(numbers):
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            _start_trackers()
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         _start_trackers()
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # Python has let some through again
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _later(numbers: Iterable[int]) -> Iterator[None]:
+    """Handle signals that come in the block after it: loky raises an error of its own where one interrupts the start of a process.
+
+    What the main thread blocks is not enough: the system may give a signal to another thread, and Python handles it in the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other may say what signals do
         yield
         return
-    blocked = [getattr(signal, name) for name in _OF_TERMINALS if hasattr(signal, name)]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-    _start_trackers()
-    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # Python has let some through again
+    came: list[int] = []
+    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _start_trackers() -> None:

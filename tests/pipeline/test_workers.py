@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from onnxtile.pipeline.run import Workers
+from onnxtile.pipeline.run import Workers, starting_workers
 from tests.hostile.kills import patience
 
 WORKER = """
@@ -100,6 +101,19 @@ def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, mo
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=30)[1]
     assert (process.returncode, said) == (130, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send Ctrl-C to itself there")
+def test_the_start_of_workers_is_not_interrupted_half_way() -> None:
+    """The system gives the signal to the other thread, since this one blocks it."""
+    ended, whole = threading.Event(), False
+    threading.Thread(target=ended.wait, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt), starting_workers():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        whole = True
+    ended.set()
+    assert whole and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
