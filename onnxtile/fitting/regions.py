@@ -353,14 +353,27 @@ class Regions:
             groups[self.groups[first].places[-1]].append((first, self.groups[first].tensors))
         return [KernelEnd(*both) for both in zip(tensors, groups, strict=True)]
 
+    @cached_property
+    def _read_last(self) -> list[list[int]]:
+        """The tensors that each kernel reads last, inputs too."""
+        last_reads, tensors = self.network.last_reads, [list[int]() for _ in self.network.kernels]
+        for tensor in self.origins:
+            if 0 <= last_reads[tensor] < len(tensors):
+                tensors[last_reads[tensor]].append(tensor)
+        return tensors
+
     def dying(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last."""
-        read = {tensor for kernel in self.network.kernels[start:stop] for tensor in kernel.reads}
-        return {t for t in read if self.network.last_reads[t] < stop and self.origins.get(t, start) < start}
+        return {tensor for read in self._read_last[start:stop] for tensor in read if self.origins[tensor] < start}
+
+    @cached_property
+    def _by_rows(self) -> dict[int, int]:
+        """The last read of each tensor whose rows die one after the other where it is cut."""
+        return {t: self.network.last_reads[t] for t in self.origins if self.network.tensors[t].dies_by_rows}
 
     def dying_by_rows(self, start: int, stop: int) -> set[int]:
         """Return the tensors from before a region that it reads last, and whose rows die one after the other where it is cut."""
-        return {tensor for tensor in self.dying(start, stop) if self.network.tensors[tensor].dies_by_rows}
+        return {t for t, last in self._by_rows.items() if start <= last < stop and self.origins[t] < start}
 
     def _passing(self, start: int, stop: int, cut: Cut = WHOLE) -> int:
         """Return the bytes from before a region that live throughout it, without tensors in pieces."""

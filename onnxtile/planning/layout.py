@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -290,8 +290,8 @@ class _LayoutTerms:
         if apart:
             return replace(self, graph=graph.without(apart)).layout(schedule)
         buffers = (*_buffers(sharing, graph, self.alignment), *used)
-        whole = partial(replace(self, in_parts=False).layout, schedule)
-        loose = partial(replace(self, saves_copies=False).layout, schedule)
+        whole = cache(partial(replace(self, in_parts=False).layout, schedule))
+        loose = cache(partial(replace(self, saves_copies=False).layout, schedule))
         outlines = partial(self._with_outlines, buffers, sharing, schedule, ranges)
         common = (graph, schedule, ranges, order, sharing, buffers, workspaces)
         return Layout(*common, self.alignment, whole, loose, outlines)
@@ -347,7 +347,8 @@ def _buffers(sharing: Sharing, graph: KernelGraph, alignment: int) -> Iterator[B
 
 _MANY = 500
 """Buffers above which placing takes so long that a layout that can hardly be smaller is left out."""
-
+_FAR = 1.1
+"""An arena above this multiple of the smallest one seldom gets below it with more effort."""
 
 Allocator: TypeAlias = Callable[[Problem], Allocation]
 """Plans a problem."""
@@ -356,11 +357,12 @@ Allocator: TypeAlias = Callable[[Problem], Allocation]
 def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: int) -> tuple[Layout, Allocation]:
     """Return the layout with the smallest arena and what the last of `allocators` that ran found for its problem; of equals, the first.
 
-    Each of `allocators` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. A layout whose
-    lower bound is no smaller is not placed. Every layout needs at least `least` bytes: an arena of that size is the smallest, and no
-    further layout is made. Outlines are left out where the arena reaches the lower bound without them. Buffers with outlines may leave
-    gaps that cost more than their outlines save: where the arena is above the lower bound of such a layout, it is also placed with whole
-    buffers. Raises OverCapacity where no arena fits its capacity, PinOverlap where pinned tensors are live together in every layout.
+    Each of `allocators` plans a problem, the quickest first: all layouts are placed by one before any is placed by the next. One whose
+    lower bound is no smaller is not placed, nor one again that took far more bytes than the smallest. Every layout needs at least `least`
+    bytes: an arena of that size is the smallest, and no further layout is made. Outlines are left out where the arena reaches the lower
+    bound without them. Buffers with outlines may leave gaps that cost more than their outlines save: where the arena is above the lower
+    bound of such a layout, it is also placed with whole buffers. Raises OverCapacity where no arena fits its capacity, PinOverlap where
+    pinned tensors are live together in every layout.
     """
     best = _Smallest(allocators[0])
     tried: list[Layout] = []
@@ -377,9 +379,8 @@ def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: 
     for layout in sorted(higher, key=lambda layout: layout.problem.lower_bound):
         tried.append(layout)
         best.enter(layout)
-    if len(tried) > 1 or len(allocators) == 1:
-        # A single layout is placed by the last of `allocators` anyway.
-        best.enter_wholes(tried)
+    best.enter_wholes(tried)
+    best.of_one_order = len(tried) == 1
     for allocate in allocators[1:]:
         best.allocate, best.over = allocate, None
         for layout in tried:
@@ -397,6 +398,10 @@ class _Smallest:
     allocate: Allocator
     best: tuple[Layout, Allocation] | None = None
     over: OverCapacity | PinOverlap | None = None
+    sizes: dict[tuple[Buffer, ...], int] = field(default_factory=dict)
+    """The arena of each layout that was placed, by its buffers."""
+    of_one_order: bool = False
+    """Whether all layouts are of one order. Of those with many buffers, the best one alone is then placed again."""
 
     @property
     def result(self) -> tuple[Layout, Allocation]:
@@ -410,9 +415,17 @@ class _Smallest:
         """Return whether the best arena takes `least` bytes."""
         return self.best is not None and self.best[1].size <= least
 
-    def is_open(self, layout: Layout) -> bool:
+    def can_be_smaller(self, layout: Layout) -> bool:
         """Return whether an arena of the lower bound of `layout` would be the smallest."""
         return self.best is None or layout.problem.lower_bound < self.best[1].size
+
+    def is_open(self, layout: Layout) -> bool:
+        """Return whether `layout` is placed: not where that gives no smaller arena, or gave one far above the smallest before."""
+        if self.best is None or layout.buffers not in self.sizes:
+            return self.can_be_smaller(layout)
+        if self.of_one_order and len(layout.buffers) > _MANY:
+            return layout.buffers == self.best[0].buffers and self.can_be_smaller(layout)
+        return self.sizes[layout.buffers] <= _FAR * self.best[1].size and self.can_be_smaller(layout)
 
     def enter(self, layout: Layout) -> None:
         """Place `layout`, if its arena may be the smallest: first without outlines, where their lower bound is no smaller."""
@@ -440,7 +453,7 @@ class _Smallest:
                 loose = layout.make_loose()
                 if loose.problem != layout.problem:
                     self.enter(loose)
-            elif layout.problem.has_outlines and self.is_open(layout):
+            elif layout.problem.has_outlines and self.can_be_smaller(layout):
                 self.enter_whole(layout)
 
     def enter_whole(self, layout: Layout) -> None:
@@ -467,6 +480,7 @@ class _Smallest:
             self._keep(whole, placed)
 
     def _keep(self, layout: Layout, placed: Allocation) -> None:
+        self.sizes[layout.buffers] = placed.size
         if self.best is None or _worth(placed) < _worth(self.best[1]):
             self.best = (layout, placed)
 

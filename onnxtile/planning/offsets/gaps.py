@@ -113,13 +113,12 @@ class Fitter:
         else:
             owner, low, high = self._barred.get(i) or self._barred_by(i)
             base = placed[owner]
-            low = low + base
-            order = low.argsort()
-            low, high = low[order], (high + base)[order]
-        # The lowest offset above all intervals that begin earlier: 0, then one for each interval.
+            low, high = low + base, high + base
+            low.sort()
+            high.sort()
+        # Where k intervals begin before a gap, all k end before it: so the k-th end of all is the lowest offset above them.
         candidates = np.zeros(len(low) + 1, np.int64)
-        candidates[1:] = high
-        np.maximum.accumulate(candidates, out=candidates)
+        np.maximum(high, 0, out=candidates[1:])
         alignment = self._problem.alignment_of(buffer)
         if alignment > self._problem.granule:
             candidates = (candidates + alignment - 1) & -alignment
