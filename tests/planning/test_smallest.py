@@ -36,6 +36,12 @@ class PlainLayout:
 
     problem: PlainProblem
     order: Any = None
+    count: int = 1
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """As many buffers as the layout has, by the name of the problem."""
+        return (self.problem.name,) * self.count
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class LayoutOfParts:
     problem: PlainProblem
     whole: Any
     order: Any = None
+    buffers: tuple[str, ...] = ("parts",)
 
     def make_loose(self) -> Any:
         """Return the layout with whole buffers."""
@@ -120,20 +127,29 @@ class BoundedProblem(PlainProblem):
         return PlainProblem("rectangles", self.lower_bound + 1)
 
 
-@dataclass(frozen=True)
-class WholeLayout(PlainLayout):
-    """A layout of whole buffers."""
-
-    buffers: tuple[str, ...] = ("whole",)
-
-
-def test_whole_buffers_of_one_layout_are_placed_once_and_with_all_the_effort() -> None:
-    layout: Any = LayoutOfParts(BoundedProblem("parts", 100), WholeLayout(PlainProblem("whole", 100)))
-    quick, thorough = Placer({"parts": 130, "whole": 120}), Placer({"parts": 125, "whole": 115})
+def _of_parts(quick: Placer, thorough: Placer, count: int = 1) -> int:
+    whole = PlainLayout(PlainProblem("whole", 100), count=count)
+    layout: Any = LayoutOfParts(BoundedProblem("parts", 100), whole, buffers=("parts",) * count)
     placers: Any = [quick, thorough]
-    _, placed = smallest([layout], placers, 90)
-    assert placed.size == 115
-    assert (quick.seen, thorough.seen) == (["parts"], ["parts", "whole"])
+    return smallest([layout], placers, 90)[1].size
+
+
+def test_whole_buffers_of_one_layout_get_all_the_effort_too() -> None:
+    quick, thorough = Placer({"parts": 130, "whole": 120}), Placer({"parts": 125, "whole": 115})
+    assert _of_parts(quick, thorough) == 115
+    assert (quick.seen, thorough.seen) == (["parts", "whole"], ["parts", "whole"])
+
+
+def test_what_is_far_above_the_smallest_is_not_placed_again() -> None:
+    quick, thorough = Placer({"parts": 133, "whole": 120}), Placer({"whole": 115})
+    assert _of_parts(quick, thorough) == 115
+    assert thorough.seen == ["whole"]
+
+
+def test_of_many_buffers_of_one_order_the_best_layout_alone_is_placed_again() -> None:
+    quick, thorough = Placer({"parts": 121, "whole": 120}), Placer({"whole": 115})
+    assert _of_parts(quick, thorough, count=501) == 115
+    assert thorough.seen == ["whole"]
 
 
 # The quick arena is an upper bound of the arena of the plan.
