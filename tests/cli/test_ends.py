@@ -58,6 +58,21 @@ def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where the system lists them")
+def test_numpy_starts_no_threads_in_a_command() -> None:
+    """They would take processor time without any work."""
+    done = python(
+        "import os\n"
+        "os.environ.pop('OPENBLAS_NUM_THREADS', None)\n"
+        "from onnxtile import __main__, cli\n"
+        "def count() -> None:\n"
+        "    import numpy\n"
+        "    print(len(os.listdir('/proc/self/task')))\n"
+        "cli.main = count\n__main__.main()\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
 def test_the_first_of_several_signals_counts() -> None:
     done = python(
         "import os, signal, sys\n"
