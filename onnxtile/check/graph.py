@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
+
+from onnxtile.system.dataclass import NamedTuple
 
 if TYPE_CHECKING or __package__:
     import onnxtile.check.operators as table

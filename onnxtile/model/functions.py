@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.topology import dependencies, nodes_inside
+from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000
