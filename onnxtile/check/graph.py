@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import onnx
-
-from onnxtile.system.dataclass import NamedTuple
 
 if TYPE_CHECKING or __package__:
     import onnxtile.check.operators as table
