@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
@@ -17,10 +17,7 @@ import onnx
 if TYPE_CHECKING or __package__:
     import onnxtile.check.operators as table
     from onnxtile.check.graph import Graph, GraphNode, Value
-    from onnxtile.system.dataclass import dataclass
 else:
-    from dataclasses import dataclass
-
     import operators as table
     from graph import Graph, GraphNode, Value
 
