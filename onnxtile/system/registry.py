@@ -13,7 +13,6 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from threading import RLock
@@ -24,7 +23,10 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
     from importlib.metadata import EntryPoint
+else:
+    Loader = object  # importlib.abc would load thirty modules
 
 T = TypeVar("T")
 
@@ -197,7 +199,7 @@ def data_folder(name: str) -> Path:
 # Modules that are loaded at their first use.
 
 
-class DeferredFinder(MetaPathFinder):
+class DeferredFinder:
     """Finds the modules `names`: an import of one returns a module that is executed when a missing attribute is first read.
 
     The standard library's LazyLoader executes a module at its second import already.

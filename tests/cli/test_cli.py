@@ -18,7 +18,7 @@ import typer.main
 from onnx import numpy_helper
 
 from onnxtile import cli
-from onnxtile.cli.command import build
+from onnxtile.cli.application import build
 from tests.cli.conftest import Done, Run, files
 
 GRAPH = """g (float[N,64] x) => (float[N,8] y) <float c = {3.0}> {
