@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -145,8 +146,9 @@ def _entry_points(path: tuple[str, ...]) -> Any:
 def _may_contribute(folder: str) -> bool:
     """Return whether a distribution in `folder`, an entry of the path, may have entry points for onnxtile."""
     try:
-        folders = [path for path in Path(folder).iterdir() if path.name.lower().endswith(("dist-info", "egg-info"))]
-        files = [file for path in folders if (file := path / "entry_points.txt").is_file()]
+        with os.scandir(folder or ".") as entries:
+            folders = [entry.path for entry in entries if entry.name.lower().endswith(("dist-info", "egg-info"))]
+        files = [file for path in folders if (file := Path(path, "entry_points.txt")).is_file()]
         return any(b"[onnxtile." in file.read_bytes() for file in files)
     except OSError as error:  # an archive is not listed here
         return not isinstance(error, FileNotFoundError)
