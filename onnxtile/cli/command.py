@@ -311,11 +311,11 @@ def _table(parameter: VerbParameter, texts: Iterable[str]) -> dict[str, Any]:
 def run_plain(words: Sequence[str]) -> int | None:
     """Run the command that `words` are and return its exit code; None where they have to be read by typer, which takes long to load."""
     verb = named("onnxtile.verbs", words[0], Verb) if words else None
-    texts = None if verb is None else _plain_texts(words[1:], parameters(verb.command))
+    texts = None if verb is None else plain_texts(words[1:], parameters(verb.command))
     return None if verb is None or texts is None else run_verb(verb, texts)
 
 
-def _plain_texts(words: Sequence[str], known: Mapping[str, VerbParameter]) -> dict[str, Any] | None:
+def plain_texts(words: Sequence[str], known: Mapping[str, VerbParameter]) -> dict[str, Any] | None:
     """Return the texts of the parameters as typer reads `words`; None for help, for completion, and for what may be a mistake."""
     if os.name == "nt" or "_ONNXTILE_COMPLETE" in os.environ:  # typer expands patterns of files there
         return None
