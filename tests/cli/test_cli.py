@@ -632,7 +632,12 @@ def test_run_refuses_what_makes_no_sense(
 def test_plain_words_are_read_as_typer_reads_them(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     verb, *words = line.split()
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("onnxtile.cli.application.run_verb", lambda _verb, texts: seen.append(texts) or 0)
+
+    def run_verb(_verb: object, texts: dict[str, Any]) -> int:
+        seen.append(texts)
+        return 0
+
+    monkeypatch.setattr("onnxtile.cli.application.run_verb", run_verb)
     monkeypatch.setattr(sys, "argv", ["onnxtile", verb, *words])
     assert application.run() == 0
     given = {
