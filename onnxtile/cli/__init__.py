@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from onnxtile.cli.command import DEBUG, Refused, run_plain, verbs, worded
+from onnxtile.cli.command import DEBUG, CommandRefused, run_plain, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
 from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
@@ -44,7 +44,7 @@ def _run() -> int:
         if isinstance(end.__context__, BrokenPipeError):  # typer has caught it first
             return READER_GONE
         return end.code if isinstance(end.code, int) else 2
-    except Refused as error:
+    except CommandRefused as error:
         return _failed(str(error), error.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)

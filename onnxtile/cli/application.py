@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from onnxtile.cli.command import DEBUG, HELP, Refused, run_verb, verbs
+from onnxtile.cli.command import DEBUG, HELP, CommandRefused, run_verb, verbs
 from onnxtile.declare.verb import OPTIONS, REPORTING, SIZES, WRITING, Option, Verb, VerbParameter, parameters
 from onnxtile.system.registry import named
 
@@ -261,13 +261,13 @@ def _onnxtile(
 
 
 def run() -> int:
-    """Run the command of the process's arguments and return its exit code. Raises Refused for what is no command, KeyboardInterrupt."""
+    """Run the command of the process's arguments and return its exit code. Raises CommandRefused, KeyboardInterrupt."""
     try:
         code = build(*sys.argv[1:2])(prog_name="onnxtile", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        raise Refused(_usage_of(error), _help_of(error)) from None
+        raise CommandRefused(_usage_of(error), _help_of(error)) from None
     return code if isinstance(code, int) else 0
 
 

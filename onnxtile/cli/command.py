@@ -42,7 +42,7 @@ DEBUG = "--debug"
 HELP = ("-h", "--help")
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """What is wrong with a command line, and what to do about it."""
 
     def __init__(self, message: str, hint: str) -> None:
