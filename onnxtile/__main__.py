@@ -7,8 +7,13 @@ import sys
 _NEW_OBJECTS = 500_000
 """Python looks for cycles of garbage after so many new objects: modules and a graph have very many, and none of them is garbage."""
 
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
+"""NumPy's products take one thread: those beside it wait for work in a loop, and few commands have any for them."""
+
 _DEFERRED = (
     *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
+    *("google.protobuf.internal.python_message", "google.protobuf.text_encoding"),
+    *("concurrent.futures", "csv", "pickle", "traceback", "zipfile"),
     *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
     *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
     *("onnx_ir.traversal", "packaging.version", "html", "locale", "socket", "subprocess"),
@@ -26,6 +31,7 @@ def main() -> None:
 
     codes: list[object] = []
     gc.set_threshold(_NEW_OBJECTS)
+    os.environ.setdefault(*_ONE_THREAD)
     atexit.register(_end_at_once, codes)  # the first that is registered runs last
     from onnxtile.system.registry import defer
 

@@ -342,7 +342,8 @@ class GraphRun:
         draws = node in self._facts.random
         there = None if draws else self._there(share for share in kept if share.kind != "view")
         if not draws and not there:
-            there = begun_in_place(node, self.sites) if is_appended(node, self.sites, self._shapes) else None
+            is_begun = is_appended(node, runs.reads, self.sites, self._shapes)
+            there = begun_in_place(node, self.sites) if is_begun else None
         self.steps[position] = prepared(draws=draws, there=there)
 
     def _controlled(self, kernel: GraphKernel, bodies: Sequence[PlannedBody]) -> Controlled:

@@ -411,13 +411,16 @@ def _begun(value: ir.Value, rows: Mapping[ir.Value, StateRows]) -> Iterator[ir.V
         yield from (operand for operand in dependencies(maker) if rows.get(operand) is rows[value])
 
 
-def is_appended(node: ir.Node, sites: Mapping[ir.Value, TensorMemory], shapes: Shapes) -> bool:
-    """Return whether a result of `node` begins at the address of a shorter operand, a state that grows, or of one that its bodies read.
+def is_appended(
+    node: ir.Node, reads: Iterable[ir.Value], sites: Mapping[ir.Value, TensorMemory], shapes: Shapes
+) -> bool:
+    """Return whether a result of `node`, which `reads` values, begins at the address of a shorter one.
 
-    Kernels of onnxruntime do not append to their operand. Such a node runs beside the arena, and its result is put there.
+    That is a state that grows, or a value that its bodies read. Kernels of onnxruntime do not append to their operand. Such a node runs
+    beside the arena, and its result is put there.
     """
     results = [sites[value] for value in node.outputs if value in sites and not shapes.is_bound(value)]
-    read = [sites[value] for value in dict.fromkeys(dependencies(node)) if value in sites]
+    read = [sites[value] for value in reads if value in sites]
     together = [
         (result, operand)
         for result in results

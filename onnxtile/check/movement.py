@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -38,7 +37,7 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
     TransferTime,
 )
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 
 # The multiply-accumulates of nodes, counted from the tables of this check.
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
 
-import typer
-
-from onnxtile.cli.command import build, verbs, worded
+from onnxtile.cli.command import DEBUG, CommandRefused, run_plain, verbs, worded
 from onnxtile.cli.streams import Signals, leads_nowhere, open_streams, say, show_warnings
 from onnxtile.system.errors import MOST, OnnxtileError, capped, error_line, escaped
 from onnxtile.system.files import remove_temporary
@@ -41,26 +36,35 @@ def main() -> None:
 def _run() -> int:
     """Run the command and return its exit code, its results and errors written."""
     try:
-        code = build(*sys.argv[1:2])(prog_name="onnxtile", standalone_mode=False)
+        code = _code(sys.argv[1:])
         sys.stdout.flush()
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return _failed("interrupted", None, INTERRUPTED)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer has caught it first
             return READER_GONE
         return end.code if isinstance(end.code, int) else 2
-    except typer.TyperException as error:
-        return _failed(_usage_of(error), _help_of(error), 2)
+    except CommandRefused as error:
+        return _failed(str(error), error.hint, 2)
     except BrokenPipeError:  # as in `onnxtile ... | head`: the reader has seen enough
         leads_nowhere(1)
         return READER_GONE
     except Exception as error:
-        if "--debug" in sys.argv:
+        if DEBUG in sys.argv:
             raise
         return _failed(*_message_of(error))
     if code == INTERRUPTED:  # typer has caught it first
         return _failed("interrupted", None, INTERRUPTED)
-    return code if isinstance(code, int) else 0
+    return code
+
+
+def _code(words: list[str]) -> int:
+    code = run_plain(words)
+    if code is not None:
+        return code
+    from onnxtile.cli import application  # typer takes longer to load than all else that a command needs of onnxtile
+
+    return application.run()
 
 
 def _message_of(error: Exception) -> tuple[str, str | None, int]:
@@ -77,26 +81,7 @@ def _message_of(error: Exception) -> tuple[str, str | None, int]:
 
 
 def _one_line(error: Exception) -> str:
-    formatted: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
-    return " ".join(formatted().split())
-
-
-def _usage_of(error: Exception) -> str:
-    """Return what is wrong with a command line; the name of an unknown option without names that only look like it."""
-    name = getattr(error, "option_name", None)
-    return _one_line(error) if name is None or not hasattr(error, "possibilities") else f"there is no option {name}"
-
-
-def _help_of(error: Exception) -> str:
-    """Return the option that may have been meant, or where the help of the command is that the error is about."""
-    known = {*(getattr(error, "possibilities", None) or ())} - {"--help"}
-    near = difflib.get_close_matches(getattr(error, "option_name", ""), sorted(known), n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    context: Any = getattr(error, "ctx", None)
-    path = "onnxtile" if context is None else " ".join(context.command_path.split())
-    words = "--help all" if hasattr(error, "possibilities") and " " in path else "--help"
-    return f"{path} {words} shows what there is"
+    return " ".join(str(error).split())
 
 
 def _parts(message: str) -> list[str]:

@@ -543,6 +543,7 @@ class Verb:
 
 
 _SCALARS = (str, int, float, NoneType)
+_PLAIN = frozenset((*_SCALARS, bool))
 _LISTS = (list, tuple)
 
 
@@ -567,23 +568,28 @@ class JsonFields:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        content: dict[str, Any] = {}
         kind: Any = type(self)
-        for key, value_of, is_optional in _json_fields(kind):  # a large model has this asked of ten thousand tensors
-            value = value_of(self)
-            if value or not is_optional:
-                content[key] = value if isinstance(value, _SCALARS) else _ready(value)
+        keys, values_of, optional = _json_fields(kind)  # a large model has this asked of ten thousand tensors
+        content = dict(zip(keys, values_of(self), strict=False))
+        for key in optional:
+            if not content[key]:
+                del content[key]
+        for key, value in content.items():
+            if type(value) not in _PLAIN:
+                content[key] = _ready(value)
         return content
 
 
 @cache
-def _json_fields(kind: Any) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
-    """Return the key, what gives the value, and whether it may be left out, of each entry of the JSON of a class."""
+def _json_fields(kind: Any) -> tuple[Sequence[str], Callable[[Any], Any], Sequence[str]]:
+    """Return the keys of the JSON of a class, what gives all values, and the keys of those that may be left out."""
     words = kind.JSON.split() or [entry.name for entry in fields(kind)]
     pairs = [word.removesuffix("?").partition("=") for word in words]
-    return tuple(
-        (key, attrgetter(name or key), w.endswith("?")) for w, (key, _, name) in zip(words, pairs, strict=True)
-    )
+    keys = [key for key, _, _ in pairs]
+    values_of = attrgetter(
+        *(name or key for key, _, name in pairs), "JSON", "JSON"
+    )  # of one name alone it gives no tuple
+    return keys, values_of, [key for key, word in zip(keys, words, strict=True) if word.endswith("?")]
 
 
 # The result of a verb: its JSON, one line of text, a table for notebooks, and the files it can be written to.

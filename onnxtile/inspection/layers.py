@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, NamedTuple, TypeAlias, cast
+from functools import cached_property
+from typing import Any, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -23,7 +24,7 @@ from onnxtile.operators.table import Products, QuantisedPort, movement_of, opera
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.text import LARGEST_COUNT, without_numbers
 
@@ -106,7 +107,10 @@ def _stored(scoped: _Scoped, slot: int) -> ir.Value | None:
 def _nodes(model: ir.Model) -> Iterator[_Scoped]:
     for graph in main_graphs(model):
         for node in graph:
-            yield from _with_inside(_Scoped(node, {}), model)
+            if node.op_identifier() in model.functions:
+                yield from _with_inside(_Scoped(node, {}), model)
+            else:
+                yield _Scoped(node, {})
 
 
 def _with_inside(scoped: _Scoped, model: ir.Model) -> Iterator[_Scoped]:
@@ -128,9 +132,10 @@ def _of_node(scoped: _Scoped, shapes: Shapes, constants: Constants) -> Iterator[
     node, row = scoped.node, operator_of(scoped.node)
     if row is None:
         return
-    size = node.attributes.get_int("block_size", 0) or None
     meaning = quantised_form(node)
-    for port in row.ports if meaning is None else meaning.ports(node):
+    ports = row.ports if meaning is None else meaning.ports(node)
+    size = node.attributes.get_int("block_size", 0) or None if ports else None
+    for port in ports:
         value = _made(scoped, port.tensor) if port.is_made else _given(scoped, port.tensor)
         if value is None or not value.name:
             continue
@@ -265,7 +270,7 @@ class LayerCost(JsonFields):
         """The module that it is in, as "blocks.0.attn"."""
         return dotted(self.module)
 
-    @property
+    @cached_property
     def traffic(self) -> int | None:
         """Bytes of the activations that it reads and writes, each value once; None where one is not known."""
         sizes = {t.name: t.bytes for t in (*self.inputs, *self.outputs) if not t.constant}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import NoReturn
@@ -232,7 +231,10 @@ def _works(
 
 def makes_constants(node: ir.Node, constants: Constants) -> bool:
     """Return whether `node` makes constants, and nothing else."""
-    return bool(node.outputs) and all(value in constants for value in node.outputs)
+    for value in node.outputs:
+        if value not in constants:
+            return False
+    return bool(node.outputs)
 
 
 def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
@@ -327,7 +329,8 @@ def _sum(parts: list[NodeWork]) -> NodeWork:
 
 def add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the sum of `counts` by operator, the largest first."""
-    total: Counter[str] = Counter()
+    total: dict[str, int] = {}
     for count in counts:
-        total.update(count)
+        for operator, number in count.items():
+            total[operator] = total.get(operator, 0) + number
     return dict(sorted(total.items(), key=lambda item: -largest(item[1])))

@@ -48,8 +48,9 @@ class Constants:
 
     def _keeps_constant(self, node: ir.Node) -> bool:
         # Of most nodes the first operand says it, and every command asks it of every node.
-        if any(value is not None and value not in self._values for value in node.inputs):
-            return False
+        for value in node.inputs:
+            if value is not None and value not in self._values:
+                return False
         if any(attribute.is_ref() for attribute in node.attributes.data.values()):
             return False  # the caller of the function says it
         if node.op_type == "Constant" and node.domain in _PURE_DOMAINS:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.topology import dependencies, nodes_inside
+from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000
@@ -65,13 +66,13 @@ def _content(
             raise ModelError(f"bodies of nodes are nested more than {MOST_NESTED} deep")
         count += len(level)
         for node in level:
-            key = node.domain, node.op_type, node.overload
-            if key in functions:
+            if functions and (key := (node.domain, node.op_type, node.overload)) in functions:
                 _require_taken(node, functions[key])
                 calls.append(key)
-            if not refers and any(attribute.ref_attr_name for attribute in node.attribute):
+            attributes = node.attribute
+            if not refers and any([attribute.ref_attr_name for attribute in attributes]):
                 raise ModelError(f"a {node.op_type} outside of any function refers to an attribute of a caller")
-            for body in _bodies(node):
+            for body in _bodies(node) if attributes else ():
                 _require_fitting(node, body)
                 todo.append((body.node, depth + 1))
     return _FunctionContent(count, calls)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import field
 
 import numpy as np
@@ -30,12 +29,6 @@ class Names:
         self._there.update(value.name for value in all_values(model) if value.name)
         self._taken: set[str] = set()
         self._numbers: dict[str, int] = {}
-
-    def apart(self) -> Names:
-        """Return names of the same model of which none is taken that it did not have at first."""
-        other = copy(self)
-        other._taken, other._numbers = set(), {}
-        return other
 
     def of(self, node: ir.Node) -> str:
         """Return the name of `node`, or its first output where the name is empty or repeated."""

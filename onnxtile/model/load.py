@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
@@ -26,7 +26,7 @@ from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, n
 from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.table import CONTROL_FLOW
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.interpreter import collector_paused
@@ -290,7 +290,7 @@ def load(source: Source) -> ir.Model:
         model = source.clone()
         _own_tensors(model)
     elif isinstance(source, onnx.ModelProto):
-        model = _deserialise(source, "the ModelProto")
+        model, _ = _deserialise(source, "the ModelProto")
         _own_tensors(model)
     elif isinstance(source, str | os.PathLike):
         return _read(Path(source))
@@ -339,9 +339,9 @@ def _read(path: Path) -> ir.Model:
     except _not_a_model() as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
-    model = _deserialise(proto, str(path), mapped)
+    model, tensors = _deserialise(proto, str(path), mapped)
     external = []
-    for tensor in _tensors(model):
+    for tensor in tensors:
         if type(tensor) is ir.serde.TensorProtoTensor:
             without_second_props(tensor)
         elif is_external(tensor):
@@ -383,7 +383,10 @@ def _free_negative_sizes(model: ir.Model) -> None:
                 value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shape])
 
 
-def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None) -> ir.Model:
+def _deserialise(
+    proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None
+) -> tuple[ir.Model, list[ir.TensorProtocol]]:
+    """Return the model of `proto` and its constants."""
     # Bytes of another format can parse as a message with nothing in it.
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
@@ -397,13 +400,14 @@ def _deserialise(proto: onnx.ModelProto, name: str, mapped: MappedModel | None =
         if mapped is not None:
             mapped.give_bytes(model)
         _require_text(model)
-        for tensor in _tensors(model):
+        tensors = list(_tensors(model))
+        for tensor in tensors:
             _require_bytes(tensor)
     except ModelError as error:
         raise ModelError(f"{name}: {error.message}", hint=error.hint) from None
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
-    return model
+    return model, tensors
 
 
 def _require_no_map(graph: onnx.GraphProto) -> None:
@@ -419,38 +423,28 @@ def _require_no_map(graph: onnx.GraphProto) -> None:
 
 def _require_text(model: ir.Model) -> None:
     """Raise ModelError where a text is not UTF-8: it comes out of the file as bytes, and could not be written again."""
-    kinds: set[type] = set()
-    for texts in _texts(model):
-        kinds.update(map(type, texts))
-    if bytes in kinds:
-        raise ModelError("not valid ONNX: a text is not UTF-8")
-
-
-def _texts(model: ir.Model) -> Iterator[tuple[object, ...]]:
-    """Yield names, doc strings and metadata of the model, several at a time; what is not UTF-8 is bytes."""
-    yield (model.producer_name, model.producer_version, model.domain, model.doc_string, *_metadata(model))
+    texts: list[object] = [model.producer_name, model.producer_version, model.domain, model.doc_string]
+    texts += (*model.metadata_props, *model.metadata_props.values())
+    described: list[ir.Graph | ir.Function | ir.Node | ir.Value] = []
     for graph in all_graphs(model):
-        yield (graph.name, graph.doc_string, *_metadata(graph))
-        yield from map(_texts_of_value, (*graph.inputs, *graph.initializers.values()))
+        described += (graph, *graph.inputs, *graph.initializers.values())
     for function in model.functions.values():
-        yield (function.domain, function.name, function.overload, function.doc_string, *function.attributes)
-        yield _metadata(function)
+        texts += (function.domain, function.overload, *function.attributes)
+        described.append(function)
     for node in all_nodes(model):
-        attributes = node.attributes.data
-        yield (node.domain, node.op_type, node.name, node.overload, node.doc_string, *attributes, *_metadata(node))
-        if attributes:
-            yield tuple([attribute.doc_string for attribute in attributes.values()])
-        yield from map(_texts_of_value, node.outputs)
-
-
-def _texts_of_value(value: ir.Value) -> tuple[object, ...]:
-    type_ = value.type
-    return (value.name, value.doc_string, None if type_ is None else type_.denotation, *_metadata(value))
-
-
-def _metadata(holder: ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value) -> tuple[object, ...]:
-    properties = holder.metadata_props
-    return (*properties, *properties.values()) if properties else ()
+        texts += (node.domain, node.op_type, node.overload)
+        described.append(node)
+        described += node.outputs
+        if node.attributes.data:
+            texts += node.attributes.data
+            texts += [attribute.doc_string for attribute in node.attributes.data.values()]
+    for holder in described:
+        texts += (holder.name, holder.doc_string)
+        if holder.metadata_props:
+            texts += (*holder.metadata_props, *holder.metadata_props.values())
+    texts += [value.type.denotation for value in described if type(value) is ir.Value and value.type is not None]
+    if bytes in set(map(type, texts)):
+        raise ModelError("not valid ONNX: a text is not UTF-8")
 
 
 def external_tensors(model: ir.Model) -> list[ir.ExternalTensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import TypeAlias
 
@@ -38,7 +39,7 @@ def module_path(name: str | None, notes: Mapping[str, str]) -> ModulePath:
     scopes = _scopes(notes)
     if scopes is not None:
         return _within([scope for scope, _ in scopes])
-    return _within(_parts_of_name(name or ""))
+    return _path_in_name(name or "")
 
 
 def module_classes(notes: Mapping[str, str]) -> tuple[str, ...]:
@@ -97,6 +98,11 @@ def _parts_of_name(name: str) -> Sequence[str]:
     """Return the modules in the name of a node, of which the last part is the operator: a number there is none."""
     *modules, last = name.split("/") if "/" in name else name.split(".")
     return [] if last.isdecimal() else [part for part in modules if part]
+
+
+@lru_cache(maxsize=2**14)
+def _path_in_name(name: str) -> ModulePath:
+    return _within(_parts_of_name(name))
 
 
 def _within(scopes: Sequence[str]) -> ModulePath:

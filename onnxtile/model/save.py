@@ -6,8 +6,7 @@ import filecmp
 import hashlib
 import mmap
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from io import BytesIO
@@ -16,7 +15,7 @@ from os import SEEK_CUR
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, BinaryIO
 
 import onnx
 import onnx_ir as ir
@@ -36,7 +35,7 @@ from onnxtile.model.preserved import (
 )
 from onnxtile.model.topology import is_external, main_graphs
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.files import (
     alone_in,
@@ -76,54 +75,11 @@ class ModelTooLarge(ModelError):
 
 
 @dataclass(frozen=True)
-class Written:
-    """The nodes that stand for one node in the file, and the constants that they read, which are of the main graph, too.
-
-    `nodes` and `constants` are those.
-    """
-
-    nodes: Sequence[ir.Node]
-    constants: Sequence[ir.Value]
-
-
-@dataclass(frozen=True)
 class Draft:
-    """A model in which other nodes are written for some nodes of the main graph.
-
-    `later` makes them, the same ones each time, when they are written; then they are let go, so that all of them are never in memory. Its
-    order is that of the model. Their constants follow those of the model, those of the last node first. `model` is the model with the nodes
-    that are replaced. `content` are the bytes of its file, where these are known.
-    """
+    """A model to be written. `content` are the bytes of its file, where these are known."""
 
     model: ir.Model
-    later: Mapping[ir.Node, Callable[[], AbstractContextManager[Written]]] = field(default_factory=dict)
     content: bytes | None = field(default=None, repr=False)
-
-    def constants(self) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-        """Yield the initializers of the main graph, as they stand in the file."""
-        yield from _held(self.model.graph.initializers.values())
-        for make in reversed(list(self.later.values())):
-            with make() as written:
-                yield from _held(written.constants)
-
-    def nodes(self) -> Iterator[Sequence[ir.Node]]:
-        """Yield the nodes of the main graph as they stand in the file, some at a time."""
-        some: list[ir.Node] = []
-        for node in self.model.graph:
-            if node in self.later:
-                yield some
-                some = []
-                with self.later[node]() as written:
-                    for start in range(0, len(written.nodes), _CHUNK):
-                        some = list(written.nodes[start : start + _CHUNK])
-                        yield some
-                        some.clear()
-            elif len(some) == _CHUNK:
-                yield some
-                some = [node]
-            else:
-                some.append(node)
-        yield some
 
 
 class _StreamEntry(NamedTuple):
@@ -151,14 +107,13 @@ def write_model(source: ir.Model | Draft, file: BinaryIO, *, beside: str = "") -
 
 
 def _write(draft: Draft, file: BinaryIO, beside: str = "") -> None:
-    rest, graph = _around(draft.model)
-    known = None if draft.later else list(_entries(draft, beside))  # others are not in memory, and made twice
-    total = len(graph) + sum(len(entry.start) + entry.size for entry in known or _entries(draft, beside))
+    (rest, graph), entries, listed = _around(draft.model), list(_entries(draft.model, beside)), list(draft.model.graph)
+    total = len(graph) + sum(len(entry.start) + entry.size for entry in entries)
     if total > MOST_BYTES:
         raise ModelTooLarge
     with SpooledTemporaryFile(_SPOOLED) as nodes, SpooledTemporaryFile(_SPOOLED) as facts:
-        for some in draft.nodes():
-            _write_nodes(some, draft.model.ir_version, nodes, facts)
+        for start in range(0, len(listed), _CHUNK):
+            _write_nodes(listed[start : start + _CHUNK], draft.model.ir_version, nodes, facts)
         total += nodes.tell() + facts.tell()
         if total + len(rest) > MOST_BYTES:
             raise ModelTooLarge
@@ -168,8 +123,8 @@ def _write(draft: Draft, file: BinaryIO, beside: str = "") -> None:
             part.seek(0)
             copyfileobj(part, file)
     file.write(graph)
-    for start, size, tensor in known or _entries(draft, beside):
-        file.write(start)
+    for before, size, tensor in entries:
+        file.write(before)
         if size:
             file.write(tensor.tobytes())
 
@@ -209,8 +164,8 @@ def write_data(source: ir.Model | Draft, file: BinaryIO) -> None:
 
 def large_constants(source: ir.Model | Draft) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
     """Yield the constants of a model's main graph that `write_model` refers to, where it may, and does not write."""
-    draft = source if isinstance(source, Draft) else Draft(source)
-    return ((value, tensor) for value, tensor in draft.constants() if _large_bytes(tensor))
+    model = source.model if isinstance(source, Draft) else source
+    return ((value, tensor) for value, tensor in _held(model) if _large_bytes(tensor))
 
 
 def _write_with_holes(data: bytes, file: BinaryIO) -> None:
@@ -223,14 +178,14 @@ def _write_with_holes(data: bytes, file: BinaryIO) -> None:
             file.write(view[start : start + len(_ZEROS)])
 
 
-def _held(values: Iterable[ir.Value]) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+def _held(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the initializers of the main graph."""
+    values = model.graph.initializers.values()
     return ((value, value.const_value) for value in values if value.const_value is not None)
 
 
 def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: IO[bytes], facts: IO[bytes]) -> None:
     """Write nodes to `file`, and what is said of their outputs to `facts`."""
-    if not nodes:
-        return
     proto = onnx.GraphProto()
     view = ir.GraphView([], [], nodes=nodes)
     ir.serde.serialize_graph_into(proto, view, model_ir_version=ir_version)  # type: ignore[arg-type]
@@ -240,10 +195,10 @@ def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: IO[bytes], fac
     facts.write(proto.SerializeToString(deterministic=True))
 
 
-def _entries(draft: Draft, beside: str) -> Iterator[_StreamEntry]:
-    """Yield the initializers of the file in their order, each made anew, so that not all tensors are in memory."""
+def _entries(model: ir.Model, beside: str) -> Iterator[_StreamEntry]:
+    """Yield the initializers of the file in their order."""
     offset = 0
-    for value, tensor in draft.constants():
+    for value, tensor in _held(model):
         size = _large_bytes(tensor)
         entry, facts = _plain_entry(value, tensor) if size and _is_plain(value) else _full_entry(value, tensor, size)
         if size:

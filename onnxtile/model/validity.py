@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from onnx import numpy_helper
 
 from onnxtile.model.functions import require_bounded_calls
 from onnxtile.model.topology import is_external
+from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.runtime import inferred_results
 
@@ -127,6 +129,10 @@ def _require_few(
     The caller may override the numbers with names in `given`.
     """
     for node in nodes:
+        if (
+            node.op_type not in CONTROL_FLOW and node.domain in _STANDARD
+        ):  # no attribute of theirs is a graph: the checker has looked
+            continue
         for attribute in node.attribute:
             if not attribute.HasField("g"):
                 continue
@@ -181,7 +187,7 @@ def check(model: ir.Model) -> None:
     An operator that no schema and no function of the model defines is an error in the standard domains, unless onnxruntime loads the
     model: then it is a ModelWarning. Other domains are for the runtime to know.
     """
-    _check(skeleton(model))
+    _check(skeleton(model, described=False))
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
@@ -191,11 +197,12 @@ def check_proto(proto: onnx.ModelProto) -> None:
     _check(_light(proto))
 
 
-def skeleton(model: ir.Model) -> onnx.ModelProto:
+def skeleton(model: ir.Model, *, described: bool = True) -> onnx.ModelProto:
     """Return `model`, which stays as it is, as a ModelProto in which large constants are typed inputs without their bytes.
 
     Large are those of the main graph that take more than INLINE_BYTES, be they initializers or Constant nodes. Smaller ones are in the
-    ModelProto even where the model keeps them in an external file.
+    ModelProto even where the model keeps them in an external file. Doc strings and metadata of nodes and their results are there where they
+    are to be `described`: onnx_ir takes thrice as long to write them.
     """
     inputs = list(model.graph.inputs)
     kept, nodes = [], []
@@ -211,7 +218,43 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
             nodes.append(node)
         else:
             inputs.append(_stand_in(node.outputs[0], constant))
-    return _written(model, inputs, nodes, kept, {})
+    if described:
+        return _written(model, inputs, nodes, kept, {})
+    proto = _written(model, inputs, (), kept, {})
+    try:
+        for node in nodes:
+            _add_node(proto.graph, node)
+    except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
+        raise _unwritable(error) from error
+    return proto
+
+
+def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Add `node` to `graph`, with the types of its results where these are known."""
+    outputs = node.outputs
+    names: list[Any] = [value.name for value in outputs]
+    while names and not names[-1]:
+        names.pop()
+    proto = graph.node.add(
+        op_type=node.op_type,
+        domain=node.domain,
+        name=node.name or "",
+        overload=node.overload,
+        input=["" if value is None else value.name for value in node.inputs],
+        output=names,
+    )
+    for attribute in node.attributes.data.values():
+        if attribute.is_ref():
+            ir.serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
+        else:
+            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+    for value in outputs:
+        if (value.type is not None or value.shape is not None) and value.name and not value.is_graph_output():
+            ir.serde.serialize_value_into(graph.value_info.add(), value)
+
+
+def _unwritable(error: Exception) -> ModelError:
+    return ModelError(f"the model cannot be written: {first_cause(error)}")
 
 
 def without_weights(model: ir.Model) -> onnx.ModelProto:
@@ -265,7 +308,7 @@ def _written(
     try:
         return ir.to_proto(bare)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
-        raise ModelError(f"the model cannot be written: {first_cause(error)}") from error
+        raise _unwritable(error) from error
 
 
 def _shapeless(proto: onnx.ModelProto) -> str | None:

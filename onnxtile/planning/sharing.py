@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
-from typing import NamedTuple
 
 from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.kernel_graph import (
@@ -28,7 +27,7 @@ from onnxtile.kernels.kernel_graph import (
     union,
 )
 from onnxtile.planning.offsets.problem import Buffer, align
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 
 # The live ranges of the bytes of a buffer, kept while tensors are added to it.
 
@@ -145,8 +144,9 @@ class Contents:
         if self._is_copied(b, a, shift) or self._is_copied(a, b, -shift):
             return False
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
-        if len(self._pieces[a]) == len(self._pieces[b]) == 1 and self._pieces[a][0].origin != self._pieces[b][0].origin:
-            return low >= high
+        if len(self._pieces[a]) == len(self._pieces[b]) == 1:
+            (one,), (other,) = self._pieces[a], self._pieces[b]
+            return low >= high or (one.origin == other.origin and one.begin + shift == other.begin)
         first = _joint(clipped(self._pieces[a], low, high))
         second = _joint(
             clipped(
@@ -455,12 +455,10 @@ class AliasSets:
         return (*left, *second.front)
 
     def _harmful(self, first: AliasSet, second: AliasSet, shift: int) -> bool:
-        pairs = ((a, b, second.start(b) + shift) for b in reversed(second.starts) for a in reversed(first.starts))
-        return any(
-            self._is_conflict(a, b, at - first.start(a))
-            for a, b, at in pairs
-            if -self._sizes[b] < at - first.start(a) < self._sizes[a]
-        )
+        sizes, moved = self._sizes, shift + first.base - second.base
+        pairs = ((a, b) for b in reversed(second.starts) for a in reversed(first.starts))
+        shifts = ((a, b, second.starts[b] + moved - first.starts[a]) for a, b in pairs)
+        return any(-sizes[b] < at < sizes[a] and self._is_conflict(a, b, at) for a, b, at in shifts)
 
     def _is_conflict(self, a: int, b: int, shift: int) -> bool:
         """Return whether `a` and `b`, some of whose bytes are the same, must not share them."""

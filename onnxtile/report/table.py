@@ -83,6 +83,10 @@ def plain(part: Table | Line) -> Iterator[str]:
 
 def _padded(cells: Sequence[str], numbers: bool) -> Iterator[str]:
     """Yield `cells` of one width, with blanks before `numbers`, and after other texts."""
+    if all(map(str.isascii, cells)):
+        widest = max(map(len, cells))
+        yield from ([cell.rjust(widest) for cell in cells] if numbers else [cell.ljust(widest) for cell in cells])
+        return
     widths = list(map(cell_width, cells))
     widest = max(widths)
     for cell, width in zip(cells, widths, strict=True):

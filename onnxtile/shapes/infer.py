@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, count
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -20,6 +19,7 @@ from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
+from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 from onnxtile.system.interpreter import cycles_freed
 
@@ -72,7 +72,7 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
     if len(graphs) > 1:
         _give_conditions(model)
         _name_apart(model)
-    proto = skeleton(model)
+    proto = skeleton(model, described=False)
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
@@ -172,7 +172,7 @@ def inferred_types(model: ir.Model) -> list[dict[str, ir.TypeProtocol]]:
     Nothing where it finds a fault.
     """
     try:
-        graph = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+        graph = onnx.shape_inference.infer_shapes(skeleton(model, described=False)).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return []
     listed = ((*inner.value_info, *inner.output) for inner in graphs_of_proto(graph))

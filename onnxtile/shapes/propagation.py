@@ -488,7 +488,7 @@ class Propagation(KnownTensors):
             or node.op_identifier() in self._model.functions
         ):
             return None
-        operands = list[Hashable]()
+        operands: list[Hashable] = []
         row = operator_of(node)
         for index, value in enumerate(node.inputs):
             number = None if value is None else self._numbers.get(value)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from threading import RLock
@@ -24,7 +24,10 @@ from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
     from importlib.metadata import EntryPoint
+else:
+    Loader = object  # importlib.abc would load thirty modules
 
 T = TypeVar("T")
 
@@ -143,8 +146,9 @@ def _entry_points(path: tuple[str, ...]) -> Any:
 def _may_contribute(folder: str) -> bool:
     """Return whether a distribution in `folder`, an entry of the path, may have entry points for onnxtile."""
     try:
-        folders = [path for path in Path(folder).iterdir() if path.name.lower().endswith(("dist-info", "egg-info"))]
-        files = [file for path in folders if (file := path / "entry_points.txt").is_file()]
+        with os.scandir(folder or ".") as entries:
+            folders = [entry.path for entry in entries if entry.name.lower().endswith(("dist-info", "egg-info"))]
+        files = [file for path in folders if (file := Path(path, "entry_points.txt")).is_file()]
         return any(b"[onnxtile." in file.read_bytes() for file in files)
     except OSError as error:  # an archive is not listed here
         return not isinstance(error, FileNotFoundError)
@@ -197,7 +201,7 @@ def data_folder(name: str) -> Path:
 # Modules that are loaded at their first use.
 
 
-class DeferredFinder(MetaPathFinder):
+class DeferredFinder:
     """Finds the modules `names`: an import of one returns a module that is executed when a missing attribute is first read.
 
     The standard library's LazyLoader executes a module at its second import already.

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from onnxtile.system.dataclass import dataclass
+from onnxtile.system.dataclass import NamedTuple, dataclass
 from onnxtile.system.errors import ModelError, NoKernel, OnnxtileError
 from onnxtile.system.interpreter import is_silenced
 from onnxtile.system.long_work import Watch, seconds_of_a_run, too_much_memory
@@ -168,7 +168,7 @@ class Session:
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
-        how = _run_options()
+        how = self._options
         with self._watch(how), _refusals("run"):
             # Its class in Python takes longer to bind the names than a small kernel runs.
             session, cpu = self._session._sess, _cpu()
@@ -212,9 +212,19 @@ class Session:
             results = zip(outputs, binding.get_outputs(), strict=True)
             return {name: bound.get(name) or boxed(unboxed(box, types[name])) for name, box in results}
 
+    @cached_property
+    def _options(self) -> Any:
+        """The options of runs until one of them is stopped."""
+        return _run_options()
+
     def _watch(self, how: Any) -> Watch:
         """Return the watch that stops the run with the options `how` when its time is over."""
-        return Watch(seconds_of_a_run(iterates=self._iterates), lambda: setattr(how, "terminate", True))
+
+        def stop() -> None:
+            vars(self).pop("_options", None)
+            how.terminate = True
+
+        return Watch(seconds_of_a_run(iterates=self._iterates), stop)
 
 
 def _run_options() -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import field
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,6 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
-from onnxtile.model.save import Written
 from onnxtile.operators.node_view import Dim, NotApplicable, ReasonCode
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
@@ -203,8 +201,7 @@ class TiledNode:
 
     `node` is its name, `op` the operator, `contraction` what it computes, and `grid` how that is cut. `originals` are the nodes before,
     `emitted` those after. `accumulate` says how partial sums are added. `chosen` says how the tile was chosen; None where the limits leave
-    no choice. `nodes` counts the nodes that replace it. Where they are made only when they are written, `emitted` is empty. `module` is the
-    module around it, as far as the exporter wrote it: "blocks.0.attn".
+    no choice. `module` is the module around it, as far as the exporter wrote it: "blocks.0.attn".
     """
 
     node: str
@@ -215,8 +212,12 @@ class TiledNode:
     emitted: tuple[ir.Node, ...] = field(repr=False, compare=False)
     accumulate: Accumulation = Accumulation.SUM
     chosen: Chosen | None = None
-    nodes: int = 0
     module: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that replace it."""
+        return len(self.emitted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return sizes in elements, the grid as stretches along M, K and N, how it is written, and how it was chosen."""
@@ -290,29 +291,17 @@ class SkippedNode:
         return {"node": self.node, **reason, "m": m, "k": k, "n": n, "over_limits": self.over_limits}
 
 
-class LateTiles(Protocol):
-    """The tiles of a node that are made when they are asked for."""
-
-    def __call__(self) -> AbstractContextManager[Written]:
-        """Make them; they are freed afterwards."""
-
-    def rewrite(self) -> TiledNode | SkippedNode:
-        """Put them into the graph."""
-
-
 @dataclass(frozen=True)
 class TileResult(JsonFields):
     """Every node of a tileable operator, in the order of the model: tiled, or skipped with a reason.
 
-    `tiled` and `skipped` are these nodes, `experts` the mixtures of experts that were cut. `late` has those that are still in the graph,
-    each with its tiles, in the order of the model.
+    `tiled` and `skipped` are these nodes, `experts` the mixtures of experts that were cut.
     """
 
     JSON = "tiled skipped experts?"
 
     tiled: tuple[TiledNode, ...]
     skipped: tuple[SkippedNode, ...]
-    late: Mapping[ir.Node, LateTiles] = field(default_factory=dict, repr=False, compare=False)
     experts: tuple[TiledExperts, ...] = ()
 
     @property

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
 from itertools import chain, count
 
-import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
@@ -21,7 +17,7 @@ from onnxtile.model.functions import add_function, constant_node, free_function,
 from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
-from onnxtile.model.save import Written, raise_ir_version
+from onnxtile.model.save import raise_ir_version
 from onnxtile.operators.node_view import Dim, KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.table import Left, operator_of
 from onnxtile.shapes.resolve import Shapes
@@ -67,10 +63,9 @@ def tile(
     options: TilingPolicy | None = None,
     progress: Progress = silent,
     *,
-    late: bool = False,
     free: FreeAt = none_known,
 ) -> TileResult:
-    """Cut every tileable node of `model`, in place, into tiles within `limits`; with `late`, the result makes the tiles that can wait.
+    """Cut every tileable node of `model`, in place, into tiles within `limits`.
 
     `shapes`, `constants` and `free` describe the model as it comes in. Values keep their names, types and roles; constants that
     only the old nodes used are removed. The IR version becomes 10 at least where anything is tiled, for the marks on the
@@ -98,19 +93,14 @@ def tile(
     # From the last node to the first: a constant that is the result of a product is read before that product is replaced.
     done: dict[ir.Node, TiledNode | SkippedNode] = {}
     writing = Writing(model, names, constants, options, bodies=frozenset(f.graph for f in model.functions.values()))
-    waiting = set(may_wait(sites, writing) if late else ())
-    for site in counted([site for site in sites if site.node not in waiting][::-1], "tiling", progress):
+    for site in counted(sites[::-1], "tiling", progress):
         done[site.node] = rewrite(site, writing)
-    found_late: dict[ir.Node, LateSite] = {}
-    for site in counted([site for site in sites if site.node in waiting], "tiling", progress):
-        done[site.node], found_late[site.node] = defer(site, writing)
     experts = tuple(cut_experts(site, constants, names) for site in mixed)
     copies.merge()
     reported = [done[entry.node] if isinstance(entry, TileSite) else entry for entry in entries]
     return TileResult(
         tiled=tuple(entry for entry in reported if isinstance(entry, TiledNode)),
         skipped=tuple(entry for entry in (*reported, *mixtures) if isinstance(entry, SkippedNode)),
-        late=found_late,
         experts=experts,
     )
 
@@ -289,48 +279,33 @@ class Writing:
     reader: ConstantReader = field(default_factory=ConstantReader)
     bodies: frozenset[ir.Graph] = frozenset()
     """The graphs of local functions."""
-    replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    """The results of nodes that are gone, and those that took their places: a site that waits still knows the former."""
 
     def constants_in(self, graph: ir.Graph) -> KnownConstants:
         """Return which values are constant for a node of `graph`."""
         return NoConstants() if graph in self.bodies else self.constants
 
 
-def emitted(site: TileSite, writing: Writing) -> tuple[Writer, ir.Value]:
-    """Return the nodes that replace the node of `site`, and its result, the output of the last node; the graph is not changed."""
-    graph = site.node.graph
-    assert isinstance(graph, ir.Graph)
-    opset = opset_of(writing.model)
-    writer = Writer(
-        site.name,
-        opset,
-        writing.names,
-        writing.reader,
-        op=site.node.op_type,
-        contraction=site.contraction,
-        grid=site.grid,
-        path=module_path(site.node.name, site.node.metadata_props),
-    )
-    constants = writing.constants_in(graph)
-    _fold(site.contraction, constants)
-    result = write_tiles(writer, constants, writing.cache, graph, writing.options.way)
-    for node in writer.nodes:
-        for index, value in enumerate(node.inputs):
-            if value in writing.replaced:
-                node.replace_input_with(index, writing.replaced[value])
-    return writer, result
-
-
-def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, ...] = ()) -> TiledNode | SkippedNode:
-    """Replace the node of `site` in its graph; `originals` are the nodes as they were, where they have changed."""
+def rewrite(site: TileSite, writing: Writing) -> TiledNode | SkippedNode:
+    """Replace the node of `site` in its graph, and return the report on it."""
     node, graph = site.node, site.node.graph
     if not isinstance(graph, ir.Graph):
         reason = "it was the constant operand of a tiled node only, and is gone"
         return SkippedNode(site.name, reason, ReasonCode.GONE)
-    writer, result = emitted(site, writing)
+    constants, path = writing.constants_in(graph), module_path(node.name, node.metadata_props)
+    writer = Writer(
+        site.name,
+        opset_of(writing.model),
+        writing.names,
+        writing.reader,
+        op=node.op_type,
+        contraction=site.contraction,
+        grid=site.grid,
+        path=path,
+    )
+    _fold(site.contraction, constants)
+    result = write_tiles(writer, constants, writing.cache, graph, writing.options.way)
     replaced = site.contraction.island or (node,)
-    originals = originals or tuple(ir.to_proto(original) for original in replaced)
+    originals = tuple(ir.to_proto(original) for original in replaced)
     written, constants_left = writer.nodes, writer.constants
     if graph in writing.bodies:
         # A function has no initializers; any of its nodes may share these constants.
@@ -345,10 +320,19 @@ def rewrite(site: TileSite, writing: Writing, originals: tuple[onnx.NodeProto, .
         graph.register_initializer(constant)
     graph.insert_before(node, written)
     _take_over(replaced[-1], written[-1], result)
-    writing.replaced[replaced[-1].outputs[0]] = result
     read = _remove(replaced, node)
-    prune((*site.contraction.values, *read), writing.constants_in(graph))
-    return report(site, writing, originals, tuple(writer.nodes), len(writer.nodes))
+    prune((*site.contraction.values, *read), constants)
+    return TiledNode(
+        site.name,
+        node.op_type,
+        site.contraction,
+        site.grid,
+        originals,
+        tuple(writer.nodes),
+        fitting(writing.options.way, site.contraction),
+        site.chosen,
+        dotted(path),
+    )
 
 
 def _remove(nodes: Sequence[ir.Node], product: ir.Node) -> list[ir.Value]:
@@ -364,29 +348,6 @@ def _remove(nodes: Sequence[ir.Node], product: ir.Node) -> list[ir.Value]:
     return read
 
 
-def report(
-    site: TileSite,
-    writing: Writing,
-    originals: tuple[onnx.NodeProto, ...],
-    emitted_nodes: tuple[ir.Node, ...],
-    count: int,
-) -> TiledNode:
-    """Return the report on the node of `site`."""
-    how = fitting(writing.options.way, site.contraction)
-    return TiledNode(
-        site.name,
-        site.node.op_type,
-        site.contraction,
-        site.grid,
-        originals,
-        emitted_nodes,
-        how,
-        site.chosen,
-        nodes=count,
-        module=dotted(module_path(site.node.name, site.node.metadata_props)),
-    )
-
-
 def _fold(contraction: Contraction, constants: KnownConstants) -> None:
     """Compute the constants of `contraction` that operators make, before those operators are tiled themselves."""
     for value in contraction.values:
@@ -394,8 +355,8 @@ def _fold(contraction: Contraction, constants: KnownConstants) -> None:
             constants.array(value)
 
 
-def describe(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
-    """Give `last`, which makes `result`, the type, shape, documentation and metadata of `old` and its output."""
+def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
+    """Replace the output of `old` by `result`, the output of `last`, with the same name, type, shape, documentation and metadata."""
     value = old.outputs[0]
     result.type, result.shape, result.doc_string = (
         value.type or result.type,
@@ -408,91 +369,5 @@ def describe(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
     last.metadata_props.update(
         {key: text for key, text in old.metadata_props.items() if key not in last.metadata_props}
     )
-
-
-def _take_over(old: ir.Node, last: ir.Node, result: ir.Value) -> None:
-    """Replace the output of `old` by `result`, the output of `last`, under the same name."""
-    describe(old, last, result)
-    old.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
-    result.name = old.outputs[0].name
-
-
-# Tiles that are made when they are written and then freed: one takes kilobytes, and a large model has hundreds of thousands.
-
-
-@dataclass(frozen=True)
-class LateSite:
-    """A node whose tiles are not made yet. It stays in the graph, without the constants that only it reads."""
-
-    site: TileSite
-    writing: Writing
-    originals: tuple[onnx.NodeProto, ...]
-
-    @contextmanager
-    def __call__(self) -> Iterator[Written]:
-        """Make the tiles, the same each time, and let them go afterwards."""
-        node, cache = self.site.node, BlockCache()
-        writer, result = emitted(self.site, replace(self.writing, names=self.writing.names.apart(), cache=cache))
-        describe(node, writer.nodes[-1], result)
-        if node.outputs[0].is_graph_output():  # which says it of itself
-            result.type = result.shape = result.doc_string = None
-            result.metadata_props.clear()
-            result.meta.clear()
-        result.name = node.outputs[0].name
-        del result
-        try:
-            yield Written(writer.nodes, writer.constants)
-        finally:
-            _let_go(writer, cache)
-
-    def rewrite(self) -> TiledNode | SkippedNode:
-        """Put the tiles into the graph."""
-        return rewrite(self.site, self.writing, self.originals)
-
-
-def _let_go(writer: Writer, cache: BlockCache) -> None:
-    """Free the nodes and constants, although a caller may still hold one of the constants."""
-    for node in writer.nodes:
-        node.resize_inputs(0)
-    writer.nodes.clear()
-    writer.constants.clear()
-    for blocks in cache.values():
-        blocks.clear()
-    del node
-    gc.collect(0)  # a node and its outputs hold each other; the youngest generation holds them
-
-
-def may_wait(sites: Sequence[TileSite], writing: Writing) -> list[ir.Node]:
-    """Return the nodes whose tiles can be made late: of the main graph, whose constants are held and read by no other site.
-
-    Names of new values begin with the unique name of their node, so that no node depends on the others.
-    """
-    graph, constants = writing.model.graph, writing.constants
-    if writing.options.wrap or any(node.op_type == "If" for node in graph.all_nodes()):
-        return []  # wrappers are functions of the model; shapes inside branches are removed afterwards
-    names = Counter(site.name for site in sites)
-    held = [{value for value in site.contraction.values if value in constants} for site in sites]
-    readers = Counter(value for values in held for value in values)
-    return [
-        site.node
-        for site, values in zip(sites, held, strict=True)
-        if site.node.graph is graph
-        and site.node.outputs[0] not in constants
-        and names[site.name] == 1
-        and not site.contraction.island
-        and all(value.is_initializer() and readers[value] == 1 for value in values)
-    ]
-
-
-def defer(site: TileSite, writing: Writing) -> tuple[TiledNode, LateSite]:
-    """Take from the graph the constants that only the tiles of `site` need; return the report on the node, and its tiles to make."""
-    late = LateSite(site, writing, (ir.to_proto(site.node),))
-    with late() as written:
-        count = len(written.nodes)
-        only_here = {value for value in site.node.inputs if value in writing.constants}
-        only_here -= {value for node in written.nodes for value in node.inputs if value in only_here}
-    for index, value in enumerate(site.node.inputs):
-        if value in only_here:
-            site.node.replace_input_with(index, None)
-    prune(site.contraction.values, writing.constants)
-    return report(site, writing, late.originals, (), count), late
+    value.replace_all_uses_with(result, replace_graph_outputs=True)
+    result.name = value.name

@@ -18,7 +18,10 @@ import typer.main
 from onnx import numpy_helper
 
 from onnxtile import cli
-from onnxtile.cli.command import build
+from onnxtile.cli import application
+from onnxtile.cli.application import build
+from onnxtile.cli.command import plain_texts, verbs
+from onnxtile.declare.verb import parameters
 from tests.cli.conftest import Done, Run, files
 
 GRAPH = """g (float[N,64] x) => (float[N,8] y) <float c = {3.0}> {
@@ -613,3 +616,48 @@ def test_run_refuses_what_makes_no_sense(
     (folder / "p.toml").write_text(text)
     done = run("run", "p.toml", *arguments)
     done.require_error(message)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "inspect m.onnx --top 3 --by=macs --tree --debug",
+        "inspect --dim batch=1 --dim seq=2 m.onnx --json - -q",
+        "plan m.onnx --no-verify -o out.onnx --capacity sram=1KiB --emit a.json --emit b.csv",
+        "match m.onnx Conv->Relu --json=-",
+        "verify a.onnx b.onnx",
+        "fuse m.onnx -p LayerNorm -p GeLU",
+    ],
+)
+def test_plain_words_are_read_as_typer_reads_them(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verb, *words = line.split()
+    seen: list[dict[str, Any]] = []
+
+    def run_verb(_verb: object, texts: dict[str, Any]) -> int:
+        seen.append(texts)
+        return 0
+
+    monkeypatch.setattr("onnxtile.cli.application.run_verb", run_verb)
+    monkeypatch.setattr(sys, "argv", ["onnxtile", verb, *words])
+    assert application.run() == 0
+    given = {
+        name: list(text) if isinstance(text, tuple) else text
+        for name, text in seen[0].items()
+        if text is not None and text not in ([], ())
+    }
+    assert plain_texts(words, parameters(verbs()[verb].command)) == given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["m.onnx", "--help"], ["m.onnx", "--bogus"], ["m.onnx", "--top"], ["m.onnx", "--top", "-1"], ["a", "b"], []],
+)
+def test_what_may_be_a_mistake_is_left_to_typer(words: list[str]) -> None:
+    assert plain_texts(words, parameters(verbs()["inspect"].command)) is None
+
+
+def test_a_plain_command_does_not_load_typer() -> None:
+    script = "import sys; sys.argv = ['onnxtile', 'inspect', 'missing.onnx']; from onnxtile.__main__ import main\n"
+    script += "try:\n    main()\nexcept SystemExit:\n    print('typer' in sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr

@@ -58,6 +58,21 @@ def test_a_lack_of_memory_in_a_finaliser_is_not_printed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where the system lists them")
+def test_numpy_starts_no_threads_in_a_command() -> None:
+    """They would take processor time without any work."""
+    done = python(
+        "import os\n"
+        "os.environ.pop('OPENBLAS_NUM_THREADS', None)\n"
+        "from onnxtile import __main__, cli\n"
+        "def count() -> None:\n"
+        "    import numpy\n"
+        "    print(len(os.listdir('/proc/self/task')))\n"
+        "cli.main = count\n__main__.main()\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
 def test_the_first_of_several_signals_counts() -> None:
     done = python(
         "import os, signal, sys\n"
@@ -222,10 +237,13 @@ def test_a_crash_of_a_library_is_one_line(tmp_path: Path, crash: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
 def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "difflib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import main; main()"
     done = python(script)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    (tmp_path / "difflib.py").rename(tmp_path / "typer.py")  # which is loaded for help, once signals are handled
+    done = python(script)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
 def test_nothing_is_imported_before_interrupts_are_handled() -> None:
@@ -238,7 +256,7 @@ def test_nothing_is_imported_before_interrupts_are_handled() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals of this kind")
 def test_an_interrupt_of_the_other_command_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "difflib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from onnxtile.__main__ import minimalloc; "
     done = python(f"{start}minimalloc()")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from onnxtile.cli.command import build, endings, verbs
+from onnxtile.cli.application import build, endings
+from onnxtile.cli.command import verbs
 from onnxtile.declare.verb import parameters
 from onnxtile.verbs.list import KINDS, option_names
 from tests.cli.conftest import Run

@@ -13,6 +13,7 @@ from hypothesis import given
 
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.search import Descent, FitTarget, rungs_below
+from onnxtile.fitting.strips import FitSchedule
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows.fit import attempt, read_subject, unblocked_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
@@ -81,38 +82,48 @@ def test_the_smallest_arena_is_what_fits_and_what_a_refusal_names(made: onnx.Mod
     assert below.after.arena == (about.before.arena if below.blocked_by.search == "floor" else least)
 
 
-@pytest.mark.parametrize("budget", [0.0, 0.3])
+@pytest.fixture(scope="module", name="down", params=[0.0, 0.3], ids=["no budget", "a budget"])
+def way_down(request: pytest.FixtureRequest) -> tuple[Regions, FitTarget, list[FitSchedule]]:
+    """Return a network, a budget of MACs for its smallest arena, and the points of the way down to it."""
+    about = unblocked_subject(subject(inverted_residuals(33)))
+    wanted = FitTarget(None, request.param, prices=about.prices)
+    return about.regions, wanted, Descent(about.regions, wanted).all_points()
+
+
+def uncounted(regions: Regions) -> Regions:
+    """Return the regions of the same network with no costs counted."""
+    return Regions(regions.network, regions.groups)
+
+
 def test_all_capacities_take_points_of_one_way_down(
-    budget: float, share: Callable[[Iterable[Any], int], list[Any]]
+    down: tuple[Regions, FitTarget, list[FitSchedule]], share: Callable[[Iterable[Any], int], list[Any]]
 ) -> None:
     """Half-way between two points the one below counts, so that each capacity does as well as the smaller ones."""
-    about = unblocked_subject(subject(inverted_residuals(33)))
-    wanted = FitTarget(None, budget, prices=about.prices)
-    points = Descent(about.regions, wanted).all_points()
+    whole, wanted, points = down
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
     for above, point in [*share([*pairwise(points)][:-1], 3), points[-2:]]:
-        regions, capacity = Regions(about.regions.network, about.regions.groups), (above.peak + point.peak) // 2
+        regions, capacity = uncounted(whole), (above.peak + point.peak) // 2
         found, way = search_within(regions, replace(wanted, capacity=capacity)), Descent(regions, wanted)
         assert found is not None and found.peak <= capacity and way.price(found) <= way.price(point)
-    assert search_within(about.regions, replace(wanted, capacity=points[-1].peak - 1)) is None
+    assert search_within(whole, replace(wanted, capacity=points[-1].peak - 1)) is None
 
 
-@pytest.mark.parametrize("budget", [0.0, 0.3])
-def test_points_within_a_capacity_are_found_without_those_above_it(budget: float) -> None:
-    about = unblocked_subject(subject(inverted_residuals(33)))
-    wanted = FitTarget(None, budget, prices=about.prices)
-    capacity = next(rungs_below(about.regions, about.before.arena // 2))
-    within = list(Descent(about.regions, wanted).within(capacity))
-    points = [point for point in Descent(about.regions, wanted).all_points() if point.peak <= capacity]
-    assert within and {point.peak for point in points} <= {point.peak for point in within}
+def test_points_within_a_capacity_are_found_without_those_above_it(
+    down: tuple[Regions, FitTarget, list[FitSchedule]],
+) -> None:
+    whole, wanted, points = down
+    regions = uncounted(whole)
+    capacity = next(rungs_below(regions, FitSchedule(tuple(regions.whole)).peak // 2))
+    within = list(Descent(regions, wanted).within(capacity))
+    assert within and {point.peak for point in points if point.peak <= capacity} <= {point.peak for point in within}
 
 
-@pytest.mark.parametrize("budget", [0.0, 0.3])
-def test_a_capacity_that_fits_is_met_without_the_way_down_and_no_slower(budget: float) -> None:
-    about = unblocked_subject(subject(inverted_residuals(33)))
-    wanted = FitTarget(None, budget, prices=about.prices)
-    above, point = Descent(about.regions, wanted).all_points()[2:4]
-    way = Descent(Regions(about.regions.network, about.regions.groups), wanted)
+def test_a_capacity_that_fits_is_met_without_the_way_down_and_no_slower(
+    down: tuple[Regions, FitTarget, list[FitSchedule]],
+) -> None:
+    whole, wanted, points = down
+    above, point = points[2:4]
+    way = Descent(uncounted(whole), wanted)
     found = way.quickest((above.peak + point.peak) // 2)
     assert found is not None and found.peak < above.peak and not way.points
     assert way.price(found) <= way.price(point)

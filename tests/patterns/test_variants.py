@@ -64,6 +64,12 @@ _ROOT = "b = Add(x, a)\nz = Mul(b, 0.7978845608028654)\n"
 _SQUARES = ("s = Mul(x, x)\n", "s = Pow(x, 2.0)\n")
 
 _GATE = "g = MatMul(x, W_8_4)\nu = MatMul(x, W_8_4)\n"
+_FLAT = [
+    f"r = Reshape(x, [12, 8])\nk = Gemm(r, W_8_4{bias})\nl = Gemm(r, W_8_4{bias})\ng = Reshape(k, [2, 6, 4])\nu = Reshape(l, [2, 6, 4])\n"
+    for bias in ("", ", W_4")
+]
+"""A simplifier makes a Gemm of each product over three axes, of the same reshaped input."""
+_GATE_BIASED = "k = MatMul(x, W_8_4)\nl = MatMul(x, W_8_4)\ng = Add(k, W_4)\nu = Add(l, W_4)\n"
 _SPLIT = "b = MatMul(x, W_8_8)\ng, u = Split<axis=-1>(b)\n"
 _CUT = "b = MatMul(x, W_8_8)\ng = Slice(b, [0], [4], [2])\nu = Slice(b, [4], [8], [2])\n"
 _SIGMOID = "a = Sigmoid(g)\n f = Mul(a, g)\ny = Mul(f, u)"
@@ -333,11 +339,11 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("Linear", 1): ["a = Reshape(x, [12, 8])\nb = Gemm(a, W_8_4, W_4)\ny = Reshape(b, [2, 6, 4])"],
     ("Linear", 2): ["a = Flatten(x)\nb = Gemm(a, W_48_4, W_4)\ny = Relu(b)"],
     ("Linear", 3): [f"a = MatMul(x, W_8_4)\ny = Add(a, {bias})" for bias in ("W_4", "W_1_4")],
-    ("SwiGLU", 1): [_GATE + _SIGMOID],
+    ("SwiGLU", 1): [gate + _SIGMOID for gate in (_GATE, _GATE_BIASED, *_FLAT)],
     ("SwiGLU", 2): [_SPLIT + _SIGMOID],
     ("SwiGLU", 3): [_CUT + _SIGMOID],
-    ("GeGLU", 1): [_GATE + _GELU],
-    ("GeGLU", 2): [_GATE + _GELU_TANH],
+    ("GeGLU", 1): [gate + _GELU for gate in (_GATE, _GATE_BIASED, *_FLAT)],
+    ("GeGLU", 2): [gate + _GELU_TANH for gate in (_GATE, _GATE_BIASED, *_FLAT)],
     ("GeGLU", 3): [_SPLIT + _GELU, _SPLIT + _GELU_TANH],
     ("GeGLU", 4): [_CUT + _GELU, _CUT + _GELU_TANH],
     ("SkipLayerNorm", 1): [

@@ -1,6 +1,6 @@
-"""Makes the products of decoder layers of a Llama, their weights in an external file that takes little space on disk.
+"""Makes the products of a decoder layer of a Llama, their weights in an external file that takes little space on disk.
 
-    python tests/tiling/decoder_layer.py FOLDER [HIDDEN FFN [LAYERS]]
+    python tests/tiling/decoder_layer.py FOLDER [HIDDEN FFN]
 
 The sizes of Llama-7B are 4096 and 11008 (Touvron et al., arXiv 2302.13971, table 2). Every weight has some random rows, and is a
 hole in the file elsewhere.
@@ -21,16 +21,14 @@ TOKENS = 8
 _ROWS = 4
 
 
-def make(folder: Path, hidden: int, ffn: int, layers: int = 1, element: int = onnx.TensorProto.FLOAT16) -> Path:
+def make(folder: Path, hidden: int, ffn: int, element: int = onnx.TensorProto.FLOAT16) -> Path:
     """Write layer.onnx and weights.bin into `folder`; return the path of the model."""
     shapes = {name: (hidden, hidden) for name in "qkvo"}
     shapes |= {"gate": (hidden, ffn), "up": (hidden, ffn), "down": (ffn, hidden)}
-    wanted = {f"{name}{layer}": shape for layer in range(layers) for name, shape in shapes.items()}
-    initializers = _weights(folder / "weights.bin", wanted, element)
-    nodes = [node for layer in range(layers) for node in _layer(layer, layers)]
+    initializers = _weights(folder / "weights.bin", shapes, element)
     inputs, outputs = (helper.make_tensor_value_info(name, element, [1, TOKENS, hidden]) for name in "xy")
     path = folder / "layer.onnx"
-    path.write_bytes(build.model(nodes, [inputs], [outputs], initializers, ir_version=8).SerializeToString())
+    path.write_bytes(build.model(_layer(), [inputs], [outputs], initializers, ir_version=8).SerializeToString())
     return path
 
 
@@ -54,27 +52,26 @@ def _weights(path: Path, shapes: dict[str, tuple[int, int]], element: int) -> li
     return initializers
 
 
-def _layer(at: int, layers: int) -> list[onnx.NodeProto]:
-    """Return the nodes of a layer. What stands between the products is left out: tile does not touch it."""
-    x, y = "x" if at == 0 else f"y{at - 1}", "y" if at == layers - 1 else f"y{at}"
-    made = {name: f"{name}{at}_out" for name in ("q", "k", "v", "mixed", "o", "r", "gate", "up", "gated", "down")}
+def _layer() -> list[onnx.NodeProto]:
+    """Return the nodes of the layer. What stands between the products is left out: tile does not touch it."""
+    made = {name: f"{name}_out" for name in ("q", "k", "v", "mixed", "o", "r", "gate", "up", "gated", "down")}
 
     def product(of: str, name: str) -> onnx.NodeProto:
-        return helper.make_node("MatMul", [of, f"{name}{at}"], [made[name]], name=f"product_{name}{at}")
+        return helper.make_node("MatMul", [of, name], [made[name]], name=f"product_{name}")
 
     return [
-        *(product(x, name) for name in "qkv"),
+        *(product("x", name) for name in "qkv"),
         helper.make_node("Sum", [made["q"], made["k"], made["v"]], [made["mixed"]]),
         product(made["mixed"], "o"),
-        helper.make_node("Add", [x, made["o"]], [made["r"]]),
+        helper.make_node("Add", ["x", made["o"]], [made["r"]]),
         product(made["r"], "gate"),
         product(made["r"], "up"),
         helper.make_node("Mul", [made["gate"], made["up"]], [made["gated"]]),
         product(made["gated"], "down"),
-        helper.make_node("Add", [made["r"], made["down"]], [y]),
+        helper.make_node("Add", [made["r"], made["down"]], ["y"]),
     ]
 
 
 if __name__ == "__main__":
-    sizes = [int(text) for text in sys.argv[2:5]] or [4096, 11008]
+    sizes = [int(text) for text in sys.argv[2:4]] or [4096, 11008]
     print(make(Path(sys.argv[1]), *sizes))  # noqa: T201

@@ -441,7 +441,6 @@ def _names() -> Names:
 def test_a_name_gets_the_first_free_number() -> None:
     names = _names()
     assert [names.fresh(wanted) for wanted in ("a", "a", "b", "b", "a_1")] == ["a_1", "a_3", "b", "b_1", "a_1_1"]
-    assert names.apart().fresh("b") == "b"
 
 
 def test_each_further_name_takes_a_few_looks() -> None:

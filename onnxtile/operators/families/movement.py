@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 from math import prod
 from operator import mul
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -32,6 +32,7 @@ from onnxtile.operators.table import (
     ShapeGrowth,
     without,
 )
+from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.runtime import Array, Session
 
 

@@ -186,7 +186,7 @@ class ModelResult(VerbResult):
 
     source: Path | None = field(default=None, kw_only=True, compare=False)
 
-    if TYPE_CHECKING:  # a field in one subclass, made when it is first asked for in another
+    if TYPE_CHECKING:  # the first field of each subclass
 
         @property
         def model(self) -> ir.Model:
@@ -197,11 +197,7 @@ class ModelResult(VerbResult):
 
         Without a file, `onnx_ir.to_proto(result.model)` makes an onnx.ModelProto of the model.
         """
-        save(self._model_to_write(), path, source=self.source, force=force)
-
-    def _model_to_write(self) -> ir.Model | Draft:
-        """Return the model that `save` writes."""
-        return self.model
+        save(self.model, path, source=self.source, force=force)
 
     inspect = ChainedVerb("inspect", lambda: InspectOptions, lambda: Inspection)
     match = ChainedVerb("match", lambda: MatchOptions, lambda: MatchResult)
@@ -322,8 +318,7 @@ class OpsetChange(JsonFields):
 class TiledModel(RewrittenModel):
     """The tiled model, the report on each product, and the verdict of the runs (None where verification was off).
 
-    `draft` is the form that `save` writes in little memory: unless the model was verified, most tiles are made only then.
-
+    - `model`: the tiled model.
     - `source`: the file of the model; None for one in memory.
     - `result`: the products that were tiled, each with its grid, and those that were left, each with the reason.
     - `nodes_before`, `nodes_after`: numbers of nodes, with those in functions and bodies.
@@ -338,7 +333,7 @@ class TiledModel(RewrittenModel):
     verb: ClassVar[str] = "tile"
     JSON = "nodes_before nodes_after verdict sites peaks arena opset warnings"
 
-    draft: Draft
+    model: ir.Model
     result: TileResult
     nodes_before: int
     nodes_after: int
@@ -354,16 +349,6 @@ class TiledModel(RewrittenModel):
         """How many nodes became how many, and how many products stand for the tiled ones."""
         nodes = f"{self.nodes_before:,} nodes became {self.nodes_after:,}"
         return f"{nodes}, {self.result.matmuls:,} tiles, {verified(self.verdict)}"
-
-    @cached_property
-    def model(self) -> ir.Model:
-        """The tiled model with all its tiles, each of which takes kilobytes. From then on write it, not `draft`."""
-        for late in reversed(list(self.result.late.values())):
-            late.rewrite()
-        return self.draft.model
-
-    def _model_to_write(self) -> ir.Model | Draft:
-        return self.model if "model" in vars(self) else self.draft
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of `tile`."""

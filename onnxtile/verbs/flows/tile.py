@@ -173,7 +173,7 @@ def raised_to_join(
 _ValuePlace = tuple[ir.Graph | None, str | None]
 """The graph and the name of a value."""
 _UNVERIFIED = "planned only with verification"
-"""Without it, tiles are made when they are written."""
+"""The plan takes longer than the tiling."""
 _UNPLANNED = "not planned, since nothing was tiled"
 _PLANNED = 1_000
 """Nodes of the largest tiled model whose lives are planned for every way to accumulate without being asked for."""
@@ -208,12 +208,12 @@ def _tile(settings: TileOptions, *, is_saved: bool) -> tuple[TiledModel, Draft]:
     ready = raised_to_join(tiled, known, limits, options, plan.free, run=verify)
     tiled, known, constants, opset = ready.model, ready.known, ready.constants, ready.opset
     declared, on_devices = _declared(tiled), {node_id(node) for node in all_nodes(tiled) if node.device_configurations}
-    result = tile_graph(tiled, limits, known, constants, options, progress, late=not verify, free=plan.free)
+    result = tile_graph(tiled, limits, known, constants, options, progress, free=plan.free)
     for name in [site.node for site in result.tiled if site.node in on_devices]:
         warnings.warn(f"the tiles of {name!r} have no device configuration; it had one", ModelWarning, stacklevel=2)
     if any(node.op_type == "If" for node in tiled.graph.all_nodes()):
         _keep_to(declared, result)
-    draft = written(tiled) if verify and is_saved else Draft(tiled, result.late)
+    draft = written(tiled) if verify and is_saved else Draft(tiled)
     verdict, sites = _verdicts(original, draft, result, constants, options, progress) if verify else (None, ())
     wanted = verify and tiled.graph.num_nodes() <= _PLANNED if peaks is None else peaks
     planned = None
@@ -223,16 +223,15 @@ def _tile(settings: TileOptions, *, is_saved: bool) -> tuple[TiledModel, Draft]:
         with suppress(OnnxtileError) if peaks is None else nullcontext():
             source = raised(source, opset.after)
             planned = plan_peaks(source, limits, options, plan.free, run=verify, progress=progress)
-    nodes = tiled.graph.num_nodes() + sum(site.nodes - 1 for site in result.tiled if not site.emitted)
     arena = ArenaChange(reason=_UNPLANNED if verify else _UNVERIFIED)
     if verify and result.is_changed:
         progress("planning the arena")
         arena = _arena_change(plan, ArenaPlan(tiled, known))
     outcome = TiledModel(
-        Draft(tiled, result.late),
+        tiled,
         result,
         nodes_before,
-        nodes,
+        tiled.graph.num_nodes(),
         verdict,
         sites,
         planned,
