@@ -294,8 +294,8 @@ class TargetOptions(WatchOptions):
         """The figures of the target beside its limits. Raises UsageError."""
         if self.target is None:
             return TargetFigures()
-        found: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
-        return found
+        figures: TargetFigures = imported("onnxtile.tiling.limits:figures_of")(self.target)
+        return figures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,11 @@ class RunContext:
         """
         if isinstance(result, TensorMemory):
             return result
-        held = result if value in self.kernels.containers else TensorMemory.of(result, self.facts.shapes.dtype(value))
+        held = (
+            result
+            if value in self.kernels.containers
+            else TensorMemory.from_array(result, self.facts.shapes.dtype(value))
+        )
         return held.at(0) if isinstance(held, TensorMemory) else held
 
 
@@ -89,7 +93,7 @@ class GraphRun:
         self._facts = context.facts
         self._shapes = context.facts.shapes
         self.sites = planned_sites(graph, plan.buffers, context.blocks)
-        self.growing = GrowingStates.of(graph, states, self.sites, context.blocks, self._shapes)
+        self.growing = GrowingStates.from_states(graph, states, self.sites, context.blocks, self._shapes)
         self.sites.update({value: _new_like(self.sites[value]) for value in self.growing.rows})
         self._constants: dict[ir.Value, None] = {}
         self.steps: dict[int, PreparedNode | Controlled] = {}
@@ -114,7 +118,10 @@ class GraphRun:
         """The constants outside the arena, read at the first run; those that operators compute are computed together."""
         constants = self._facts.constants
         constants.prepare(self._constants)
-        return {value: TensorMemory.of(constants.array(value), self._shapes.dtype(value)) for value in self._constants}
+        return {
+            value: TensorMemory.from_array(constants.array(value), self._shapes.dtype(value))
+            for value in self._constants
+        }
 
     @property
     def views(self) -> int:
@@ -323,7 +330,7 @@ class GraphRun:
             self.steps[position] = self._controlled(kernel, bodies)
             self._hold(self.steps[position].reads)
             return
-        runs = self._context.kernels.of(node)
+        runs = self._context.kernels.kernel_of(node)
         prepared = partial(
             PreparedNode, runs, spans={self._value(r.tensor): r.spans for r in kernel.reads if r.spans is not None}
         )
@@ -380,9 +387,11 @@ class GraphRun:
 
 def _is_typed(graph: KernelGraph) -> bool:
     """Return whether all values that a body makes are tensors; otherwise its node runs as one kernel."""
-    made = (number for kernel in graph.kernels for number in (*kernel.makes, *kernel.inside))
+    results = (number for kernel in graph.kernels for number in (*kernel.makes, *kernel.inside))
     bodies = (body for kernel in graph.kernels for body in kernel.bodies)
-    return all(graph.tensors[number].dtype is not None for number in made) and all(_is_typed(b.graph) for b in bodies)
+    return all(graph.tensors[number].dtype is not None for number in results) and all(
+        _is_typed(b.graph) for b in bodies
+    )
 
 
 def _new_like(site: TensorMemory) -> TensorMemory:
@@ -623,7 +632,7 @@ class Unsure:
     wider: Mapping[str, str]
 
     @classmethod
-    def of(cls, facts: LayoutFacts) -> Unsure:
+    def from_facts(cls, facts: LayoutFacts) -> Unsure:
         """Return the unsure outputs of the model of `facts`."""
         graph = facts.model.graph
         sources = set(_with_halves(facts)) if facts.shapes.has_dtype(_HALVES) else set[ir.Node]()

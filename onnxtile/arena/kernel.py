@@ -62,7 +62,7 @@ class Kernels:
         """The number of different kernels so far."""
         return len(self._kinds)
 
-    def of(self, node: ir.Node) -> Kernel:
+    def kernel_of(self, node: ir.Node) -> Kernel:
         """Return `node` prepared to run; its inputs include captured values. Raises ModelError where onnxruntime refuses it."""
         inputs = list(dict.fromkeys(dependencies(node)))
         outputs = [value for value in node.outputs if value.name]
@@ -96,7 +96,7 @@ class Kernels:
         session = self._known.get(signature)
         if session is None:
             types = {value: self._type(value, dims(value)) for value in inputs}
-            proto = self._submodels.of([node], types, outputs, names=names)
+            proto = self._submodels.model_of([node], types, outputs, names=names)
             key = proto.SerializeToString(deterministic=True)
             session = self._sessions.get(key) or self._submodels.session(proto)
             self._sessions[key] = session
@@ -346,7 +346,7 @@ class GrowingStates:
     begun: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_states(
         cls,
         graph: KernelGraph,
         states: Iterable[PlannedState],

@@ -41,7 +41,7 @@ class TensorMemory:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, value: Any, dtype: ir.DataType | None) -> Any:
+    def from_array(cls, value: Any, dtype: ir.DataType | None) -> Any:
         """Return the array `value` as a tensor in memory; a value without fixed bytes (a list, strings) unchanged."""
         if dtype is None or dtype in _NO_FIXED_SIZE or not isinstance(value, np.ndarray | np.generic):
             return value

@@ -243,7 +243,10 @@ class PlainRun:
         Where a node makes each output and all bytes are known they are written in place: elements of less than a byte have no
         other way out of onnxruntime.
         """
-        inputs = {name: self._placed(name, TensorMemory.of(array, self._inputs[name])) for name, array in feeds.items()}
+        inputs = {
+            name: self._placed(name, TensorMemory.from_array(array, self._inputs[name]))
+            for name, array in feeds.items()
+        }
         outputs = {value.name or "": self._workspace_row(value) for value in self._outputs}
         if all(isinstance(site, TensorMemory) for site in (*inputs.values(), *outputs.values())):
             self._session.run_in_place(
@@ -252,7 +255,7 @@ class PlainRun:
             )
             return dict(outputs)
         dtypes = {value.name or "": self._shapes.dtype(value) for value in self._outputs}
-        return {name: TensorMemory.of(value, dtypes[name]) for name, value in self._session.run(feeds).items()}
+        return {name: TensorMemory.from_array(value, dtypes[name]) for name, value in self._session.run(feeds).items()}
 
     def _placed(self, name: str, value: Any) -> Any:
         """Return the input `value` at the distance from a multiple of 64 that it has in the arena, if it lies there."""
@@ -406,7 +409,7 @@ def arena_run(
     nodes = named(model.graph, result.schedule)
     every = find_order(result.order).every
     corruption, intact, runs = None, True, 0
-    unsure = Unsure.of(facts)
+    unsure = Unsure.from_facts(facts)
     excused = dict(unsure.drawn)
     trials: list[tuple[int, Iterable[int] | None]] = [
         (number, _other_order(nodes, result.steps, number, every=every) if number else None)
@@ -668,7 +671,7 @@ class _StateRuns:
         executor = ArenaExecutor(opened.model, plan.result, opened.shapes, opened.constants, blocks=self.blocks)
         self.blocks = executor.blocks
         plain = PlainRun(opened.model, opened.shapes, executor.addresses)
-        unsure = Unsure.of(LayoutFacts(opened.model, opened.shapes, opened.constants))
+        unsure = Unsure.from_facts(LayoutFacts(opened.model, opened.shapes, opened.constants))
         self._last = (plan, executor, plain, unsure)
         return self._last[1:]
 

@@ -564,7 +564,7 @@ class FixedPlaces:
     keeps: frozenset[str]
 
     @classmethod
-    def of(cls, claims: PlanDocument, graph: Graph) -> FixedPlaces:
+    def from_marks(cls, claims: PlanDocument, graph: Graph) -> FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
         values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
         marked = ((value.name, value.marks) for value in values if value.marks)

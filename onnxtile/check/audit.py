@@ -129,7 +129,7 @@ def judged(model: GraphModel, claims: PlanDocument, digest: str | None = None) -
     shared = replace(shared, spread=spread_tensors(states, shared))
     arenas = {arena.name: arena for arena in claims.arenas}
     terms = CheckTerms(shared, claims.alignment, arenas, every_order=claims.order == "any")
-    fixed = FixedPlaces.of(claims, model.graph)
+    fixed = FixedPlaces.from_marks(claims, model.graph)
     walk = _Walk(terms, states, fixed, is_whole=claims.outside is not None)
     walk.over_ranges = isinstance(claims, DocumentAtSizes) or bool(claims.ranges)
     try:

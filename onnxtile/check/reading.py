@@ -89,7 +89,7 @@ def _graphs(graph: ir.Graph, path: GraphPath) -> Iterator[tuple[GraphPath, ir.Gr
 class _Facts:
     def __init__(self, model: ir.Model, shapes: Shapes, constants: Constants) -> None:
         self._model, self._shapes, self._constants = model, shapes, constants
-        self._unbound = Unbound.of(free_inputs(model))
+        self._unbound = Unbound.from_inputs(free_inputs(model))
 
     def of_values(self, graph: ir.Graph) -> Iterator[tuple[str, ValueFacts]]:
         """Yield the values of a graph, without those of bodies, by name."""

@@ -247,16 +247,16 @@ def wrong_streams(claims: PlanDocument, line: RunOrder) -> Iterator[PlanFailure]
 
     A plan in metadata says nothing of them.
     """
-    found: dict[str, PlannedStream] = {}
+    expected: dict[str, PlannedStream] = {}
     for value in (value for value in line.graph.inputs if value.is_streamed):
         stream = _stream(value, line)
         if isinstance(stream, PlanFailure):
             yield stream
         else:
-            found[value.name] = stream
-    said = {stream.input: stream for stream in claims.streamed}
-    for name in found.keys() | said.keys() if claims.outside is not None else ():
-        if said.get(name) != found.get(name):
+            expected[value.name] = stream
+    claimed = {stream.input: stream for stream in claims.streamed}
+    for name in expected.keys() | claimed.keys() if claims.outside is not None else ():
+        if claimed.get(name) != expected.get(name):
             yield PlanFailure(f"the rows of {name!r} are not read as the plan says", (name,))
 
 

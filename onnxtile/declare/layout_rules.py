@@ -157,7 +157,7 @@ class LayoutRules(FixedRules):
     shared_workspaces: bool = False
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> LayoutRules:
+    def from_table(cls, table: Mapping[str, Any]) -> LayoutRules:
         """Return the rules that a table says. Raises Unreadable with the key at fault."""
         for key in table:
             if key not in _READERS:
@@ -192,7 +192,7 @@ def rules_in(path: Path) -> LayoutRules:
 
     file = read(path, UsageError)
     try:
-        return LayoutRules.of(file.content)
+        return LayoutRules.from_table(file.content)
     except Unreadable as error:
         where = () if error.key is None else (error.key,)
         raise UsageError(f"{file.place(where)}: {error.key}: {error.reason}", hint=error.hint) from None
@@ -202,7 +202,7 @@ def _read_layout(value: Any) -> LayoutRules | Path:
     """Return the rules in a table; the path of a file stands for the rules in it, which are read later."""
     if isinstance(value, LayoutRules):
         return value
-    return LayoutRules.of(value) if isinstance(value, Mapping) else read_file(value)
+    return LayoutRules.from_table(value) if isinstance(value, Mapping) else read_file(value)
 
 
 LAYOUT = ValueKind(

@@ -94,8 +94,11 @@ class PlanRow:
 @cache
 def _defaults(row: type[Any]) -> Mapping[str, Any]:
     """Return the default of each optional field."""
-    optional = (one for one in fields(row) if one.name in row.OPTIONAL)
-    return {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in optional}
+    optional = (column for column in fields(row) if column.name in row.OPTIONAL)
+    return {
+        column.name: column.default if column.default_factory is MISSING else column.default_factory()
+        for column in optional
+    }
 
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
@@ -429,8 +432,8 @@ class PlannedGraph(PlanRow):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as docs/plan.schema.json describes it, ready for JSON; long lists are last."""
-        found = super().to_dict()
-        return {name: found[name] for name in sorted(found, key=_OF_GRAPH.__contains__)}
+        entries = super().to_dict()
+        return {name: entries[name] for name in sorted(entries, key=_OF_GRAPH.__contains__)}
 
 
 _OF_GRAPH = frozenset(one.name for one in fields(PlannedGraph))
@@ -542,7 +545,7 @@ def document_of(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only(row: Mapping[str, Any], kind: type[PlanRow]) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
+    names = {column.name for column in fields(kind)}
     return {name: value for name, value in row.items() if name in names}
 
 
@@ -564,21 +567,21 @@ class ReadPlan(NamedTuple):
 def from_json(data: bytes, where: str) -> ReadPlan:
     """Return the plan in the JSON text `data` of the file `where`. Raises UsageError with the first invalid field."""
     try:
-        found = json.loads(data, parse_int=exact)
-        version = found.get("version") if isinstance(found, dict) else None
+        document = json.loads(data, parse_int=exact)
+        version = document.get("version") if isinstance(document, dict) else None
         if version != VERSION or isinstance(version, bool):  # in Python true equals 1
             raise UsageError(f"{where} is not a plan: version is not {VERSION}", hint=HINT)
-        surplus = _without_surplus(found, data)
-        return ReadPlan(_adapter().validate_json(json.dumps(found) if surplus else data, strict=True), surplus)
+        surplus = _without_surplus(document, data)
+        return ReadPlan(_adapter().validate_json(json.dumps(document) if surplus else data, strict=True), surplus)
     except pydantic.ValidationError as error:
         raise UsageError(f"{where} is not a plan: {first_fault(error)}", hint=HINT) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON: {error}", hint=HINT) from None
 
 
-def from_fields(found: Mapping[str, Any]) -> PlanDocument:
+def from_fields(entries: Mapping[str, Any]) -> PlanDocument:
     """Return the plan with these fields. Raises ValueError."""
-    return _adapter().validate_python(found)
+    return _adapter().validate_python(entries)
 
 
 def first_fault(error: pydantic.ValidationError) -> str:
@@ -596,8 +599,8 @@ def exact(text: str) -> int:
     return number
 
 
-def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
-    """Remove from the plan `found`, the JSON in `data`, the fields that no plan has; return their names."""
+def _without_surplus(document: Any, data: bytes) -> tuple[str, ...]:
+    """Remove from the plan `document`, the JSON in `data`, the fields that no plan has; return their names."""
     try:
         _adapter().validate_json(data, strict=True)
     except pydantic.ValidationError as error:
@@ -605,7 +608,7 @@ def _without_surplus(found: Any, data: bytes) -> tuple[str, ...]:
     else:
         return ()
     for place in faults:
-        inner = found
+        inner = document
         for key in place[:-1]:
             inner = inner[key]
         del inner[place[-1]]

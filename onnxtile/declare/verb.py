@@ -202,17 +202,17 @@ def parameters(declaration: type) -> dict[str, VerbParameter]:
     """Return the arguments and options that a declaration has, by the names of its fields."""
     hints = get_type_hints(declaration, include_extras=True)
     by_name = {}
-    for one in fields(declaration):
+    for option in fields(declaration):
         about = next(
-            (mark for mark in getattr(hints[one.name], "__metadata__", ()) if isinstance(mark, Option | Positional)),
+            (mark for mark in getattr(hints[option.name], "__metadata__", ()) if isinstance(mark, Option | Positional)),
             None,
         )
         if about is not None:
-            hint = get_args(hints[one.name])[0]
+            hint = get_args(hints[option.name])[0]
             kind, choices = _kind(hint)
             optional = hint is Any or NoneType in get_args(hint)
-            by_name[one.name] = VerbParameter(
-                one.name, about, about.kind or kind, one.default, about.choices or choices, optional, hint
+            by_name[option.name] = VerbParameter(
+                option.name, about, about.kind or kind, option.default, about.choices or choices, optional, hint
             )
     return by_name
 
@@ -343,11 +343,11 @@ def _readable(signature: inspect.Signature, declaration: Any, returned: Any) -> 
     """Return a signature whose types are those alone, without what a command says of them, and whose functions are names."""
     marked = parameters(declaration)
     known = [
-        one.replace(
-            annotation=_Word(_type_alone(one.annotation, marked.get(one.name))),
-            default=_Word(one.default.__name__) if inspect.isfunction(one.default) else one.default,
+        parameter.replace(
+            annotation=_Word(_type_alone(parameter.annotation, marked.get(parameter.name))),
+            default=_Word(parameter.default.__name__) if inspect.isfunction(parameter.default) else parameter.default,
         )
-        for one in signature.parameters.values()
+        for parameter in signature.parameters.values()
     ]
     return signature.replace(parameters=known, return_annotation=_Word(_type_alone(returned).removeprefix("onnxtile.")))
 

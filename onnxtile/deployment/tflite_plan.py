@@ -298,8 +298,8 @@ class _RowWriter:
         scopes = {position: scope for graph, position, scope in self.problem.scopes if graph == 0}
         for position, size in self.problem.scratch.items():
             row, scope, node = rows[self.problem.scratch_name(position)], scopes[position], self._nodes[0, position]
-            place = (f"{node} scratch", row.arena, row.offset, size, scope, scope, WORKSPACE)
-            yield PlannedBuffer(*place, node=node, dtype=None, shape=None)
+            scratch = (f"{node} scratch", row.arena, row.offset, size, scope, scope, WORKSPACE)
+            yield PlannedBuffer(*scratch, node=node, dtype=None, shape=None)
 
 
 def _reason(tensor: MicroTensor) -> str:

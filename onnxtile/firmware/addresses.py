@@ -113,7 +113,7 @@ class ValueAddresses(dict[ir.Value | None, ByteAddress]):
             else:
                 self[value] = ByteAddress(WORKSPACE, 0, self._base + row.offset)
 
-    def of(self, value: ir.Value) -> ByteAddress:
+    def address_of(self, value: ir.Value) -> ByteAddress:
         """Return the address of `value`, that of a constant in flash. Raises UsageError where it has none."""
         if value in self:
             return self[value]

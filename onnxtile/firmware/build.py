@@ -148,7 +148,7 @@ class ProgramTarget:
     weights: str = "code"
 
     @classmethod
-    def of(cls, figures: TargetFigures) -> ProgramTarget:
+    def from_figures(cls, figures: TargetFigures) -> ProgramTarget:
         """Return the commands and the functions that a target names. Raises UsageError for a table of functions that is none."""
         table = figures.c_kernels
         own = None if table is None else read_own_kernels(table)
@@ -271,15 +271,15 @@ def _proof(
 
 
 @contextmanager
-def _with_objects(tools: Tools | None, own: OwnKernels | None) -> Iterator[Tools | None]:
+def _with_objects(tools: Tools | None, kernels: OwnKernels | None) -> Iterator[Tools | None]:
     """Yield `tools` with the objects of the user's functions as further files. Raises UsageError where the compiler refuses them."""
-    if tools is None or own is None:
+    if tools is None or kernels is None:
         yield tools
         return
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as folder:
         command, reason = _without_files(tools.compiler), "the C compiler refuses a source of the table of kernels"
-        objects = compiled_objects(own, command, Path(folder), lambda words: succeed(words, reason))
-        yield replace(tools, compiler=(*tools.compiler, *own.options, *map(str, objects)))
+        objects = compiled_objects(kernels, command, Path(folder), lambda words: succeed(words, reason))
+        yield replace(tools, compiler=(*tools.compiler, *kernels.options, *map(str, objects)))
 
 
 # The bytes of a program, by the tools beside its compiler.

@@ -28,7 +28,7 @@ class Interface:
     resets: tuple[tuple[ByteAddress, int], ...]
 
     @classmethod
-    def of(cls, program: CProgram, name: str) -> Interface:
+    def from_program(cls, program: CProgram, name: str) -> Interface:
         """Return the interface of `program`, whose names begin with `name`."""
         inputs, outputs = [port.name for port in program.inputs], [port.name for port in program.outputs]
         names = identifiers([*inputs, *outputs, *(size.name.lower() for size in program.sizes)])

@@ -72,7 +72,7 @@ class OwnKernels:
     sources: tuple[Path, ...]
     options: tuple[str, ...]
 
-    def of(
+    def kernels_of(
         self, model: ir.Model, constants: Constants, shapes: Callable[[], Shapes]
     ) -> dict[ir.Node, tuple[OwnKernel, TestContext]]:
         """Return the entry of each node of `model` that has one, the first that fits, and what its arguments may read."""
@@ -211,11 +211,11 @@ def included(calls: Iterable[OwnCall]) -> str:
 
 
 def compiled_objects(
-    own: OwnKernels, command: Sequence[str], folder: Path, run: Callable[[Sequence[str]], object]
+    kernels: OwnKernels, command: Sequence[str], folder: Path, run: Callable[[Sequence[str]], object]
 ) -> list[Path]:
-    """Compile the sources of `own` by `command` to objects in `folder`, and return these; `run` runs a command."""
+    """Compile the sources of `kernels` by `command` to objects in `folder`, and return these; `run` runs a command."""
     objects = []
-    for number, source in enumerate(own.sources):
+    for number, source in enumerate(kernels.sources):
         objects.append(folder / f"own_{number}.o")
-        run([*command, *own.options, "-O2", "-c", str(source), "-o", str(objects[-1])])
+        run([*command, *kernels.options, "-O2", "-c", str(source), "-o", str(objects[-1])])
     return objects

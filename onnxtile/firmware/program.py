@@ -482,7 +482,7 @@ class SizePoints:
     formulas: tuple[SizeFormula, ...]
 
     @classmethod
-    def of(cls, ranges: SizeRanges, formulas: Iterable[SizeFormula]) -> SizePoints:
+    def from_ranges(cls, ranges: SizeRanges, formulas: Iterable[SizeFormula]) -> SizePoints:
         """Return the points of `ranges`, of tensors whose sizes are `formulas`. No size is 1: text of a size of 1 may be for that alone."""
         largest = {name: high for name, (_, high) in ranges.items()}
         others = (

@@ -70,19 +70,19 @@ from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import makes_quantised
 
 
-def program_of(opened: Unfolded, plan: PlanResult, own: OwnKernels | None = None) -> CProgram:
-    """Return the calls of `plan`, a plan of `opened`, with the user's `own` kernels.
+def program_of(opened: Unfolded, plan: PlanResult, kernels: OwnKernels | None = None) -> CProgram:
+    """Return the calls of `plan`, a plan of `opened`, with the user's own `kernels`.
 
     Raises UsageError for what has no fixed bytes, or no such arguments, and ModelError.
     """
     _require_fixed(plan)
-    parts = _ProgramParts(own)
+    parts = _ProgramParts(kernels)
     if not plan.ranges:
         return _Planned(opened, plan, parts).program()
     growths = {name: step for state in plan.states for name, step in growths_of_state(plan, state, opened)}
     sizes = tuple(OpenSize(name, *ends, growths.get(name)) for name, ends in plan.ranges.items())
     formulas = (size for value in values(opened.model) for size in opened.shapes.formulas(value) or ())
-    points = SizePoints.of(plan.ranges, formulas)
+    points = SizePoints.from_ranges(plan.ranges, formulas)
     programs = []
     for point in points.points:
         at_point = opened._replace(shapes=opened.shapes.at(point))
@@ -164,7 +164,9 @@ class _Planned:
         strides = _strides(plan, sizes or {})
         self._addresses = ValueAddresses(opened, shared.memory, arenas, None if ends is None else base, end, strides)
         self._facts = self._addresses.facts
-        self._own = {} if shared.own is None else shared.own.of(self._model, self._constants, lambda: self._shapes)
+        self._own = (
+            {} if shared.own is None else shared.own.kernels_of(self._model, self._constants, lambda: self._shapes)
+        )
         graph = self._model.graph
         streams = self._facts.streams
         self._inputs = [value for value in graph.inputs if value not in self._constants and value not in streams]
@@ -181,7 +183,7 @@ class _Planned:
 
     def program(self) -> CProgram:
         """Return the whole program of the main graph."""
-        ports = [self._port(value, self._addresses.of(value)) for value in self._inputs]
+        ports = [self._port(value, self._addresses.address_of(value)) for value in self._inputs]
         outputs = [self._with_rows(port) for port in self.write()]
         states = {state.input: state for state in self._plan.states}
         resets = [(port.address, states[port.name].size) for port in ports if port.name in states]
@@ -212,7 +214,7 @@ class _Planned:
         self._graph(graph, plan.schedule, plan.bodies)
         ports = []
         for number, value in enumerate(graph.outputs):
-            address = self._addresses.of(value)
+            address = self._addresses.address_of(value)
             if address.kind != ARENA and address != self._taken[number]:
                 self._calls.append(CopyCall(self._taken[number], address, self._addresses.tensor(value).bytes))
                 address = self._taken[number]
@@ -262,7 +264,7 @@ class _Planned:
         for transfer in transfers.starting.get(step, ()):
             source, copied = nodes[transfer.step].inputs[0], nodes[transfer.step].outputs[0]
             assert source is not None
-            places = (self._addresses.of(copied), self._addresses.of(source))
+            places = (self._addresses.address_of(copied), self._addresses.address_of(source))
             self._calls.append(HelperCall("start", places, (transfer.number, self._addresses.tensor(copied).bytes)))
         self._calls += [HelperCall("wait", (), (transfer.number,)) for transfer in transfers.ending.get(step, ())]
 
@@ -321,7 +323,7 @@ class _Planned:
             self._calls = []
             self._body(node, node.attributes[attribute].as_graph(), by_attribute.get(attribute))
             sides.append(tuple(self._calls))
-        self._calls = [*before, Branch(self._addresses.of(condition), *sides)]
+        self._calls = [*before, Branch(self._addresses.address_of(condition), *sides)]
 
     def _body(self, node: ir.Node, graph: ir.Graph, body: PlannedBody | None) -> None:
         """Run `graph` of `node` as its plan says, and hand out its results."""
@@ -331,7 +333,7 @@ class _Planned:
         self._graph(graph, body.schedule, body.bodies)
         copies = []
         for inner, outer in zip(graph.outputs, node.outputs, strict=False):
-            source = self._addresses.of(inner)
+            source = self._addresses.address_of(inner)
             if outer.name and self._addresses.setdefault(outer, source) != source:
                 copies.append(CopyCall(self._addresses[outer], source, self._addresses.tensor(outer).bytes))
         self._calls += self._addresses.copied_at_once(copies)
@@ -339,7 +341,7 @@ class _Planned:
     def _require_placed(self, node: ir.Node) -> None:
         for value in node.outputs:
             if value.name:
-                self._addresses.of(value)
+                self._addresses.address_of(value)
 
     def _repeat(self, name: str, node: ir.Node, bodies: Sequence[PlannedBody]) -> None:
         """Run the body of a Loop or Scan turn after turn, and hand out what it carries.
@@ -363,7 +365,7 @@ class _Planned:
         for number, stream in enumerate(self._facts.streams.values()):
             read = next((read for read in stream.reads if read.node is node), None)
             if read is not None:
-                target = self._addresses.of(node.outputs[0])
+                target = self._addresses.address_of(node.outputs[0])
                 self._calls.append(HelperCall(f"rows_{number}", (target,), (read.first, read.count)))
                 return True
         return False
@@ -386,7 +388,7 @@ class _Planned:
         return bool(joins) and self._is_joined(node, joins)
 
     def _show(self, alias: Alias) -> None:
-        source = self._addresses.of(alias.source).at(alias.at)
+        source = self._addresses.address_of(alias.source).at(alias.at)
         address = self._addresses.setdefault(alias.value, source)
         if address != source:
             self._calls.append(CopyCall(address, source, self._addresses.tensor(alias.value).bytes))
@@ -399,7 +401,7 @@ class _Planned:
             return False
         copies = []
         for alias, size in zip(joins, sizes, strict=True):
-            target, source = self._addresses[value].at(-alias.at), self._addresses.of(alias.source)
+            target, source = self._addresses[value].at(-alias.at), self._addresses.address_of(alias.source)
             if target != source:
                 copies.append(CopyCall(target, source, size))
         if any(overlaps(copy, other) for copy in copies for other in copies if copy is not other):
@@ -423,7 +425,7 @@ class _Planned:
             assert value is not None
             sizes = self._addresses.tensor(value).sizes
             rows, size = int(np.prod(sizes[:axis], dtype=np.int64)), sizes[axis] * tensor.strides[axis]
-            places = (self._addresses[whole], self._addresses.of(value))
+            places = (self._addresses[whole], self._addresses.address_of(value))
             self._calls.append(HelperCall("append", places, (rows, start, tensor.strides[axis - 1], size)))
             start += size
         return True
@@ -434,8 +436,8 @@ class _Planned:
         operands = [value for value in dict.fromkeys(call.inputs) if value is not None]
         given = [value for value in operands if not is_written_as_constant(value, self._constants)]
         sources, targets = (
-            [self._addresses.of(value) for value in given],
-            [self._addresses.of(value) for value in call.outputs],
+            [self._addresses.address_of(value) for value in given],
+            [self._addresses.address_of(value) for value in call.outputs],
         )
         sizes = [self._addresses.tensor(value).bytes for value in call.outputs]
         reads = [
@@ -499,17 +501,17 @@ class _Planned:
                 names.setdefault(value, f"i{len(names)}")
         results = {value: f"o{index}" for index, value in enumerate(node.outputs) if value.name}
         proto = bare_node(node, {**names, **results})
-        fixed = {value: own for value, own in names.items() if self._is_fixed(node, value)}
-        constants = {own: self._fixed_array(value) for value, own in fixed.items()}
-        forms = {own: self._addresses.tensor(value) for value, own in (*names.items(), *results.items())}
+        fixed = {value: inner for value, inner in names.items() if self._is_fixed(node, value)}
+        constants = {inner: self._fixed_array(value) for value, inner in fixed.items()}
+        forms = {inner: self._addresses.tensor(value) for value, inner in (*names.items(), *results.items())}
         constants |= arrays
         forms |= {
-            own: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape) for own, array in arrays.items()
+            inner: TensorForm(int(ir.DataType.from_numpy(array.dtype)), array.shape) for inner, array in arrays.items()
         }
         kernel = DistinctKernel(
             proto.SerializeToString(deterministic=True),
             tuple(forms.items()),
-            tuple((own, self._serialised(value)) for value, own in fixed.items()),
+            tuple((inner, self._serialised(value)) for value, inner in fixed.items()),
             tuple(sorted(self._model.graph.opset_imports.items())),
             name,
             node.op_type,
@@ -517,11 +519,13 @@ class _Planned:
             stored=stored,
             macs=self._macs(node),
         )
-        held = {own: self._shared.memory.constant(array, forms[own]) for own, array in constants.items()}
+        held = {inner: self._shared.memory.constant(array, forms[inner]) for inner, array in constants.items()}
         addresses = {
-            own: self._addresses.of(value) for value, own in (*names.items(), *results.items()) if own not in held
+            inner: self._addresses.address_of(value)
+            for value, inner in (*names.items(), *results.items())
+            if inner not in held
         }
-        self._calls.append(KernelCall(kernel, {own: held.get(own) or addresses[own] for own in forms}))
+        self._calls.append(KernelCall(kernel, {inner: held.get(inner) or addresses[inner] for inner in forms}))
 
     def _macs(self, node: ir.Node) -> int:
         try:
@@ -531,7 +535,7 @@ class _Planned:
 
     def _own_kernel(self, name: str, node: ir.Node) -> None:
         """Call the user's function for a node, with a workspace after those of the meta-ops around it."""
-        own, facts = self._own[node]
+        kernel_call, facts = self._own[node]
         assert self._shared.own is not None
         names: dict[ir.Value, str] = {}
         addresses, tensors = dict[str, ByteAddress](), list[tuple[str, TensorForm]]()
@@ -539,7 +543,7 @@ class _Planned:
             if value is None or not value.name or value in names:
                 continue
             names[value] = f"i{len(names)}" if index < len(node.inputs) else f"o{index - len(node.inputs)}"
-            tensor, order = self._addresses.tensor(value), own.axes.get(index)
+            tensor, order = self._addresses.tensor(value), kernel_call.axes.get(index)
             if order is not None and index < len(node.inputs):
                 if value not in self._constants or len(order) != len(tensor.sizes):
                     raise UsageError(f"the axes of inputs[{index}] of {name!r} are not those of a constant")
@@ -548,17 +552,19 @@ class _Planned:
                     self._constants.array(value).transpose(order), tensor
                 )
             else:
-                addresses[names[value]] = self._addresses.of(value)
+                addresses[names[value]] = self._addresses.address_of(value)
             tensors.append((names[value], tensor))
-        size = own.workspace.bytes(node, self._shapes)
+        size = kernel_call.workspace.bytes(node, self._shapes)
         if size:
             at = align(self._addresses.end, self._plan.alignment)
             addresses[WORKING] = ByteAddress(WORKSPACE, 0, at)
             self._shared.memory.workspace = max(self._shared.memory.workspace, at + size)
-        call = own_call(own, self._shared.own.include, node, facts, names)
+        call = own_call(kernel_call, self._shared.own.include, node, facts, names)
         used = {argument for argument in call.arguments if isinstance(argument, str)}
         if WORKING in used and not size:
-            raise UsageError(f"the call of {own.function!r} has a workspace of no bytes", hint='add workspace = "..."')
+            raise UsageError(
+                f"the call of {kernel_call.function!r} has a workspace of no bytes", hint='add workspace = "..."'
+            )
         kernel = DistinctKernel(b"", tuple(tensors), (), (), name, node.op_type, call)
         self._calls.append(
             KernelCall(kernel, {operand: address for operand, address in addresses.items() if operand in used})
@@ -681,12 +687,12 @@ class TurnCalls:
         """Yield the calls before the first turn: the number of turns, whether there is one, and what is carried into it."""
         turns, values = self._turns, self._values
         if self._most is not None and turns.most is not None:
-            yield CopyCall(self._most, values.of(turns.most), 8)
+            yield CopyCall(self._most, values.address_of(turns.most), 8)
         elif self._most is not None:
             first = turns.read[0]
             yield HelperCall("number", (self._most,), (values.tensor(first.whole).sizes[first.axis],))
-        yield CopyCall(self._goes_on, self._always if turns.first is None else values.of(turns.first), 1)
-        starts = (values.of(value.operand) for value in turns.carried)
+        yield CopyCall(self._goes_on, self._always if turns.first is None else values.address_of(turns.first), 1)
+        starts = (values.address_of(value.operand) for value in turns.carried)
         yield from values.copied_at_once(map(CopyCall, self._carried, starts, self._sizes))
 
     def begin(self) -> Iterator[CopyCall | HelperCall]:
@@ -702,8 +708,10 @@ class TurnCalls:
         """Yield the calls at the end of a turn: the rows that it made, what is carried on, and whether there is a further turn."""
         turns, values = self._turns, self._values
         yield from (self._row_call(row, is_made=True) for row in turns.made)
-        moved = [*map(CopyCall, self._carried, (values.of(value.after) for value in turns.carried), self._sizes)]
-        moved += [] if turns.again is None else [CopyCall(self._goes_on, values.of(turns.again), 1)]
+        moved = [
+            *map(CopyCall, self._carried, (values.address_of(value.after) for value in turns.carried), self._sizes)
+        ]
+        moved += [] if turns.again is None else [CopyCall(self._goes_on, values.address_of(turns.again), 1)]
         yield from values.copied_at_once(moved)
 
     def repeated(self, turn: Sequence[ProgramCall]) -> RepeatedCalls[ByteAddress, ProgramCall]:
@@ -729,10 +737,10 @@ class TurnCalls:
         assert self._number is not None
         length, runs = whole.sizes[row.axis], prod(whole.sizes[: row.axis])
         size = prod(whole.sizes[row.axis + 1 :]) * whole.element
-        addresses = (self._row_place(row.row), self._values.of(row.whole), self._number)
+        addresses = (self._row_place(row.row), self._values.address_of(row.whole), self._number)
         return HelperCall("row", addresses, (runs, length, size, int(row.is_backwards), int(is_made)))
 
     def _row_place(self, row: ir.Value) -> ByteAddress:
         if row not in self._values and row not in self._values.constants:
             self._values[row] = self._values.cell(self._values.tensor(row).bytes)  # no node reads it
-        return self._values.of(row)
+        return self._values.address_of(row)

@@ -128,7 +128,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
     entries = [table.entry(call) for call in program.calls]
     units, repeats = units_of(entries, spaces.count), depth(entries)
     stream = stream_of(entries, units)
-    interface = Interface.of(program, name)
+    interface = Interface.from_program(program, name)
     helper_texts = _HELPERS | {
         f"rows_{number}": (1, f"{function}(({ctype_of(port)} *)x[0], (size_t)p[0], (size_t)p[1]);")
         for number, (port, function) in enumerate(interface.streams)

@@ -67,7 +67,7 @@ class HiddenGroups:
         self, network: Network, shapes: Shapes, constants: Constants, opset: int, *, sums: bool = True
     ) -> None:
         self._shapes, self._constants, self._opset, self._sums = shapes, constants, opset, sums
-        self._kernel_of = [place for place, kernel in enumerate(network.kernels) for _ in kernel.members]
+        self._kernel_of = [number for number, kernel in enumerate(network.kernels) for _ in kernel.members]
         # Groups are found node by node.
         self._network = network = Network(
             network.tensors, [part for kernel in network.kernels for part in kernel.members]
@@ -80,8 +80,8 @@ class HiddenGroups:
 
     def found(self) -> dict[int, HiddenGroup]:
         """Return the groups by the place of their first kernel."""
-        found = (self._from(index) for index in range(len(self._network.kernels)))
-        groups = (self._of_kernels(group) for group in found if group is not None)
+        by_kernel = (self._from(index) for index in range(len(self._network.kernels)))
+        groups = (self._of_kernels(group) for group in by_kernel if group is not None)
         return {group.places[0]: group for group in groups if group is not None}
 
     def _of_kernels(self, group: HiddenGroup) -> HiddenGroup | None:
@@ -89,7 +89,7 @@ class HiddenGroups:
         slices: dict[int, list[Mapping[int, int]]] = {}
         for node in sorted(group.places):
             slices.setdefault(self._kernel_of[node], []).extend(group.slices[node])
-        if any(len(of_nodes) < self._kernel_of.count(place) for place, of_nodes in slices.items()):
+        if any(len(of_nodes) < self._kernel_of.count(number) for number, of_nodes in slices.items()):
             return None
         return replace(group, places=tuple(slices), slices=slices)
 
@@ -267,7 +267,7 @@ def _add_chunks(
         parts: dict[int, int] = {}
         for index in group.places:
             kernel = kernels[index]
-            for tensor in (made for part in kernel.members for made in part.makes):
+            for tensor in (written for part in kernel.members for written in part.makes):
                 about = tensors[tensor]
                 if tensor in group.tensors or (group.is_joined and tensor == result):
                     dims = list(about.dims)

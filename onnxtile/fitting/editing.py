@@ -53,7 +53,7 @@ class ModelEdit:
     def factors(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
         """Return the operands that a product of matrices multiplies, of floats or of integers; None for any other node."""
         places = factors_of(node) if multiplies_matrices(node) else None
-        left, right = (None, None) if places is None else (node.inputs[place] for place in places)
+        left, right = (None, None) if places is None else (node.inputs[position] for position in places)
         return None if left is None or right is None else (left, right)
 
     def has_weights(self, node: ir.Node) -> bool:

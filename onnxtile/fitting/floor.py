@@ -50,7 +50,7 @@ def floor_of(regions: Regions, budget: float = 0.0, *, remakes: bool = False) ->
 
     At most the share `budget` of multiply-accumulates is done again. With `remakes`, rewrites may make a tensor once more.
     """
-    grouped = {place for group in regions.groups.values() for place in group.places}
+    grouped = {position for group in regions.groups.values() for position in group.places}
     bound = RowBound(regions, budget, remakes=remakes) if RowBound.is_small(regions) else None
     apart = set[int]() if bound is None else bound.remade
     best = _of_outputs(regions)
@@ -105,7 +105,7 @@ def _rule_of_kernel(regions: Regions, floor: Floor) -> str:
     kernels = regions.network.kernels
     if kernels[floor.kernel].reason:
         return kernels[floor.kernel].reason
-    is_grouped = floor.kernel in {place for group in regions.groups.values() for place in group.places}
+    is_grouped = floor.kernel in {position for group in regions.groups.values() for position in group.places}
     channels = (
         ", and its channels into chunks"
         if is_grouped
@@ -130,8 +130,8 @@ def _of_outputs(regions: Regions) -> Floor:
     tensors = regions.network.tensors
     kept = [_piece(regions, number, about.rows) for number, about in enumerate(tensors) if about.is_kept]
     pieces = [piece for piece in kept if piece.bytes]
-    made = {piece.tensor for piece in pieces}
-    makers = (index for index, kernel in enumerate(regions.network.kernels) if not made.isdisjoint(kernel.makes))
+    written = {piece.tensor for piece in pieces}
+    makers = (index for index, kernel in enumerate(regions.network.kernels) if not written.isdisjoint(kernel.makes))
     # The maker that ends last has something to read then.
     ends = ((_least_read(regions, index), index) for index in makers)
     read, index = min(ends, key=lambda end: sum(piece.bytes for piece in end[0]), default=([], 0))
@@ -163,11 +163,11 @@ def _of_whole(regions: Regions, index: int) -> Floor:
 def _of_rows(regions: Regions, index: int) -> Floor:
     """Return the floor of a kernel that is cut into rows: of its middle rows, which read no padding where others do not."""
     kernel, tensors = regions.network.kernels[index], regions.network.tensors
-    made = tensors[kernel.makes[0]]
-    if made.axis is None or made.folds or kernel.is_view or kernel.is_join or kernel.is_split:
+    output = tensors[kernel.makes[0]]
+    if output.axis is None or output.folds or kernel.is_view or kernel.is_join or kernel.is_split:
         return Floor(0, index, ())
-    start = made.rows // 2 // kernel.factor * kernel.factor
-    stop = min(start + kernel.factor, made.rows)
+    start = output.rows // 2 // kernel.factor * kernel.factor
+    stop = min(start + kernel.factor, output.rows)
     rows = _rows_of(kernel, regions, start, stop)
     pieces = [_piece(regions, tensor, count) for tensor, count in rows.items()]
     pieces += [_piece(regions, result, stop - start) for result in kernel.makes]
@@ -179,8 +179,8 @@ def _of_rows(regions: Regions, index: int) -> Floor:
 def _rows_of(kernel: FitKernel, regions: Regions, start: int, stop: int) -> dict[int, int]:
     """Return how many rows of each operand a range of rows of the result reads."""
     rows: dict[int, int] = {}
-    for place, tensor in enumerate(kernel.reads):
-        about, link = regions.network.tensors[tensor], kernel.axis_link(place)
+    for position, tensor in enumerate(kernel.reads):
+        about, link = regions.network.tensors[tensor], kernel.axis_link(position)
         is_cut = link is not None and link.axis == about.axis
         count = link.reads(start, stop).width if is_cut and link is not None else about.rows
         rows[tensor] = max(rows.get(tensor, 0), count)
@@ -313,32 +313,32 @@ class RowBound:
     # The rows that kernels read.
 
     def _reads_of(self, index: int) -> list[RowsNeeded]:
-        found: dict[int, RowsNeeded] = {}
+        needed: dict[int, RowsNeeded] = {}
         for read in self._operands(index):
-            known = found.get(read.tensor)
+            known = needed.get(read.tensor)
             if known is None:
-                found[read.tensor] = read
+                needed[read.tensor] = read
                 continue
             known.ends, known.starts = np.maximum(known.ends, read.ends), np.minimum(known.starts, read.starts)
             known.is_plain &= read.is_plain
-        return list(found.values())
+        return list(needed.values())
 
     def _operands(self, index: int) -> Iterator[RowsNeeded]:
         kernel = self.kernels[index]
-        for place, tensor in enumerate(kernel.reads):
+        for position, tensor in enumerate(kernel.reads):
             about = self.tensors[tensor]
-            rows = self._rows_read(kernel, place, index)
+            rows = self._rows_read(kernel, position, index)
             if rows is None:
                 continue
             ends, starts = rows
             is_plain = about.rows == self.rows[index] and bool(np.array_equal(ends, np.arange(len(ends))))
             yield RowsNeeded(index, tensor, ends, starts, is_plain)
 
-    def _rows_read(self, kernel: FitKernel, place: int, index: int) -> tuple[RowNumbers, RowNumbers] | None:
+    def _rows_read(self, kernel: FitKernel, position: int, index: int) -> tuple[RowNumbers, RowNumbers] | None:
         """Return the ends and starts of the rows that a kernel reads of one operand; None where rows read padding alone."""
-        count, about = self.rows[index], self.tensors[kernel.reads[place]]
+        count, about = self.rows[index], self.tensors[kernel.reads[position]]
         try:
-            each = rows_read(kernel, place, about, PatchRanges(np.arange(count), np.arange(1, count + 1)))
+            each = rows_read(kernel, position, about, PatchRanges(np.arange(count), np.arange(1, count + 1)))
         except PaddingOnly:
             return None
         ends = np.concatenate(([0], np.maximum.accumulate(each.stops)))
@@ -378,7 +378,7 @@ class RowBound:
                         continue
                     rows = np.minimum.reduce([each.rows_from(done[each.tensor]) for each in known])
                     makes = self.kernels[index].makes
-                    done.update((made, rows) for made in makes if self.tensors[made].rows == self.rows[index])
+                    done.update((result, rows) for result in makes if self.tensors[result].rows == self.rows[index])
                     if index in others:
                         starts = np.minimum(read.starts, others[index].starts[rows])
                         self._wait(read, read.ends, np.append(starts[:-1], read.starts[-1]))
@@ -539,8 +539,8 @@ class _RowCounts:
 
     def _before(self, read: RowsNeeded) -> RowEnds:
         """Return the bytes of an operand, and of the tensors before it, by the rows of the result that are made."""
-        made, size = least_from(self._made(read)), float(self.sizes[read.tensor])
-        ways = [made[ends] - starts * size + price for ends, starts, price in self._forms(read)]
+        rows_made, size = least_from(self._made(read)), float(self.sizes[read.tensor])
+        ways = [rows_made[ends] - starts * size + price for ends, starts, price in self._forms(read)]
         if id(read) in self.again:
             maker = self.bound.regions.makers[read.tensor]
             known = self.bound.rows[maker] == self.tensors[read.tensor].rows
@@ -597,15 +597,15 @@ class _RowCounts:
 
     def _while_made(self, read: RowsNeeded) -> RowEnds:
         """Return the bytes that live while a kernel makes each row of its result."""
-        made = least_from(self._made(read))
+        rows_made = least_from(self._made(read))
         if self.kernels[read.kernel].links is None:
-            return made[-1:] + self._own(read.kernel)
-        own = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
+            return rows_made[-1:] + self._own(read.kernel)
+        size = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
         rows = [
-            made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - own)[:-1]) + price
+            rows_made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - size)[:-1]) + price
             for ends, starts, price in self._forms(read)
         ]
-        return least_of(rows) + own[1:]
+        return least_of(rows) + size[1:]
 
     def _left(self, read: RowsNeeded, starts: RowNumbers) -> RowEnds:
         """Return the bytes of the tensors after a kernel, without the rows of an operand that it has read."""
@@ -646,8 +646,8 @@ class _RowCounts:
             rows = {read.tensor: until - int(starts[done])}
         self._add_before(read.tensor, until, rows)
         self._add_after(index, done, rows)
-        for tensor, own in self._own_rows(index).items() if self._own(index) else ():
-            rows[tensor] = rows.get(tensor, 0) + (own if self.kernels[index].links is None else row + 1 - done)
+        for tensor, own_rows in self._own_rows(index).items() if self._own(index) else ():
+            rows[tensor] = rows.get(tensor, 0) + (own_rows if self.kernels[index].links is None else row + 1 - done)
         return rows
 
     def _add_before(self, tensor: int, count: int, rows: dict[int, int]) -> None:

@@ -430,10 +430,10 @@ class LiveCount:
         kernel = self.kernels[op.kernel]
         if kernel.is_view:
             # An output in the arena has bytes of its own where it views what is not there.
-            made, viewed = (
+            result, viewed = (
                 self.tensors[self.trace.patches[number].tensor] for number in (op.makes[0], self.owner[op.reads[0]])
             )
-            return None if made.is_kept and not made.is_outside and viewed.is_outside else op.reads[0]
+            return None if result.is_kept and not result.is_outside and viewed.is_outside else op.reads[0]
         if kernel.is_split:
             # Parts of an operand that lives on lie in it.
             return op.reads[0] if self.last[op.reads[0]] > at or not self.sizes[op.reads[0]] else None
@@ -674,8 +674,8 @@ class CutCost:
         copied = [about.whole for about in self.results if about.is_copied and about.tensor not in parted]
         if not copied:
             return self
-        made = sum(about.in_pieces if about.tensor in parted else about.whole for about in self.results)
-        last = made + self.given + max(copied)
+        size = sum(about.in_pieces if about.tensor in parted else about.whole for about in self.results)
+        last = size + self.given + max(copied)
         loads, count = (*self.loads[:-1], max(self.loads[-1], last)), len(copied)
         if last > capacity:
             return Overload(loads, self.rest, self.strips + 2)

@@ -136,10 +136,10 @@ class Network:
 
     def placed(self, io: str) -> Network:
         """Return the same with graph inputs and outputs in the arena or outside, as `io` of a plan says."""
-        made = {result for kernel in self.kernels for part in kernel.members for result in part.makes}
+        results = {result for kernel in self.kernels for part in kernel.members for result in part.makes}
 
         def at(tensor: int, about: FitTensor) -> FitTensor:
-            is_input = tensor not in made
+            is_input = tensor not in results
             is_outside = io != "inside" if is_input else about.is_kept and io == "outside"
             is_outside |= about.is_streamed
             return replace(about, is_outside=is_outside, is_given=is_input and not is_outside)

@@ -29,7 +29,7 @@ def runs_as_one(nodes: Sequence[ir.Node], inside: Collection[ir.Value]) -> list[
 
     Nodes of an island stay apart where another node reads what it stores before its last node.
     """
-    places = {node: place for place, node in enumerate(nodes)}
+    places = {node: position for position, node in enumerate(nodes)}
     groups = {node: [node] for node in nodes}
     for node in nodes:
         for value in node.inputs:
@@ -72,7 +72,7 @@ def as_one(
         makes=tuple(tensor for part in parts for tensor in part.makes if not tensors[tensor].is_inside),
         links=links,
         macs=sum(part.macs for part in parts),
-        overwrites=frozenset(place for place, tensor in enumerate(reads) if tensor in over and order is None),
+        overwrites=frozenset(position for position, tensor in enumerate(reads) if tensor in over and order is None),
         is_view=False,
         is_join=order is not None,
         is_split=False,
@@ -84,10 +84,10 @@ def as_one(
 
 def _reads(parts: Sequence[FitKernel], tensors: Sequence[FitTensor]) -> tuple[list[int], AxisLinks | None]:
     """Return the operands of an island, with the link of each to the rows of the results; None where rows are not those of one kernel."""
-    made = {tensor for part in parts for tensor in part.makes}
-    reads = list(dict.fromkeys(tensor for part in parts for tensor in part.reads if tensor not in made))
+    results = {tensor for part in parts for tensor in part.makes}
+    reads = list(dict.fromkeys(tensor for part in parts for tensor in part.reads if tensor not in results))
     needs: dict[int, AxisLink | None] = {
-        tensor: AxisLink(tensors[tensor].axis or 0) for tensor in made if not tensors[tensor].is_inside
+        tensor: AxisLink(tensors[tensor].axis or 0) for tensor in results if not tensors[tensor].is_inside
     }
     for part in reversed(parts):
         asked = {needs[tensor] for tensor in part.makes if tensor in needs}
@@ -129,12 +129,12 @@ def separate(model: ir.Model, shapes: Shapes | None = None) -> None:
         for use in list(node.outputs[0].uses())[1:]:
             if use.node.graph is not model.graph:
                 continue
-            made = node.outputs[0]
-            sizes = None if shapes is None else shapes.sizes(made)
-            shape = made.shape if sizes is None else ir.Shape(sizes)
-            dtype = None if shapes is None else shapes.dtype(made)
-            kind = made.type if dtype is None else ir.TensorType(dtype)
-            value = ir.Value(name=names.fresh(f"{made.name}/copy"), shape=shape, type=kind)
+            result = node.outputs[0]
+            sizes = None if shapes is None else shapes.sizes(result)
+            shape = result.shape if sizes is None else ir.Shape(sizes)
+            dtype = None if shapes is None else shapes.dtype(result)
+            kind = result.type if dtype is None else ir.TensorType(dtype)
+            value = ir.Value(name=names.fresh(f"{result.name}/copy"), shape=shape, type=kind)
             copy = ir.Node(
                 node.domain,
                 node.op_type,
@@ -170,23 +170,23 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
     rule = next((pattern.island for pattern in select(["quantised"]) if pattern.island is not None), None)
     if rule is None:
         return IslandTensors()
-    found: set[ir.Value] = set()
+    stored_values: set[ir.Value] = set()
     over: dict[ir.Value, frozenset[ir.Value]] = {}
     joined: dict[ir.Value, ir.Node] = {}
     for island in islands(model, model.graph, rule, constants):
         members = set(island.nodes)
-        made = (value for node in island.nodes for value in node.outputs if value not in constants)
-        hidden = {value for value in made if value.uses() and all(use.node in members for use in value.uses())}
+        results = (value for node in island.nodes for value in node.outputs if value not in constants)
+        hidden = {value for value in results if value.uses() and all(use.node in members for use in value.uses())}
         # Sums of a tensor that is stored are stored, too: they are added up part by part.
-        found.update(value for value in hidden if not _sums_stored(value.producer(), hidden))
+        stored_values.update(value for value in hidden if not _sums_stored(value.producer(), hidden))
         part = island_region(island)
         if len(part.outputs) == 1:
             join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)
             places = range(len(part.inputs)) if join is not None else overwritten(island, part, rule)
-            stored = (part.inputs[place] for place in places)
+            stored = (part.inputs[position] for position in places)
             over[part.outputs[0]] = frozenset(value for value in stored if value not in constants)
             joined.update({} if join is None else {part.outputs[0]: join})
-    inside = frozenset(value for value in found if not value.is_graph_output())
+    inside = frozenset(value for value in stored_values if not value.is_graph_output())
     return IslandTensors(inside, over, joined)
 
 
@@ -241,8 +241,8 @@ class _NetworkReader:
         self.random = RandomNodes(model, constants)
         self.nodes = [n for n in model.graph if not all(v in constants for v in n.outputs if v.name)]
         self.runs = runs_as_one(self.nodes, of_islands.inside)
-        made = (value for run in self.runs if len(run) > 1 for node in run for value in node.outputs)
-        self.inside = of_islands.inside.intersection(made)
+        results = (value for run in self.runs if len(run) > 1 for node in run for value in node.outputs)
+        self.inside = of_islands.inside.intersection(results)
         self._apart = {*self.inside, *self.facts.streams}
         """The values whose parts have bytes of their own: those inside of islands, and inputs that come row by row."""
         self.numbers: dict[ir.Value, int] = {}
@@ -262,12 +262,14 @@ class _NetworkReader:
 
     def reads(self, node: ir.Node) -> list[tuple[int | None, ir.Value]]:
         """Return the operands of `node` that are made at run time, each with its place; None for one that only its body reads."""
-        found: list[tuple[int | None, ir.Value]] = [
-            (place, value) for place, value in enumerate(node.inputs) if value is not None and value in self.numbers
+        operands: list[tuple[int | None, ir.Value]] = [
+            (position, value)
+            for position, value in enumerate(node.inputs)
+            if value is not None and value in self.numbers
         ]
-        own = {value for _, value in found}
-        found += [(None, v) for v in dict.fromkeys(dependencies(node)) if v in self.numbers and v not in own]
-        return found
+        values = {value for _, value in operands}
+        operands += [(None, v) for v in dict.fromkeys(dependencies(node)) if v in self.numbers and v not in values]
+        return operands
 
     def _axes(self) -> dict[ir.Value, int | None]:
         """Return the axis of rows of each value: one that windows slide along, else the last but one, unless the first reader moves it."""
@@ -279,8 +281,8 @@ class _NetworkReader:
         for node in reversed(self.nodes):
             result = node.outputs[0]
             links = None if result not in axes or has_body(node) else self._links(node, axes[result])
-            for place, value in self.reads(node) if links is not None else ():
-                link = None if place is None or links is None else links[place]
+            for position, value in self.reads(node) if links is not None else ():
+                link = None if position is None or links is None else links[position]
                 if value not in settled and link is not None and self._moves(value, link.axis, slid):
                     axes[value] = link.axis
                     settled.add(value)
@@ -299,11 +301,11 @@ class _NetworkReader:
         """
         rank, node = len(self.shapes.sizes(value) or ()), value.producer()
         operands = [] if node is None or has_body(node) else self.reads(node)
-        for place, operand in sorted(operands, key=lambda read: read[1] not in slid):
+        for position, operand in sorted(operands, key=lambda read: read[1] not in slid):
             axis = known[operand]
-            if node is None or place is None or axis is None or (slides(node) and operand not in slid):
+            if node is None or position is None or axis is None or (slides(node) and operand not in slid):
                 continue
-            rows = self._axis_from(node, place, axis, rank)
+            rows = self._axis_from(node, position, axis, rank)
             if rows is not None:
                 slid.update([value] if operand in slid else [])
                 return rows
@@ -317,15 +319,15 @@ class _NetworkReader:
         sizes = self.shapes.sizes(value) or ()
         return max(range(2, len(sizes)), key=lambda axis: (sizes[axis], axis == len(sizes) - 2))
 
-    def _axis_from(self, node: ir.Node, place: int, own: int, rank: int) -> int | None:
-        """Return the axis of a node's result that comes from the axis `own` of one operand."""
-        for axis in sorted(range(rank), key=lambda axis: axis != own):
+    def _axis_from(self, node: ir.Node, position: int, out_axis: int, rank: int) -> int | None:
+        """Return the axis of a node's result that comes from the axis `out_axis` of one operand."""
+        for axis in sorted(range(rank), key=lambda axis: axis != out_axis):
             links = self._links(node, axis)
-            link = None if links is None else links[place]
-            if link is not None and link.axis == own:
+            link = None if links is None else links[position]
+            if link is not None and link.axis == out_axis:
                 return axis
         # A join or a split of rows keeps their axis.
-        return own if sharing_of(node) in {"cut", "join"} and own < rank else None
+        return out_axis if sharing_of(node) in {"cut", "join"} and out_axis < rank else None
 
     def _folded(self) -> Iterator[tuple[ir.Value, FoldedRows]]:
         """Yield the results that are reduced from rows of their operands, part by part."""
@@ -336,7 +338,9 @@ class _NetworkReader:
             links = next((links for links in self._folds(node, folding) if links is not None), None)
             if links is not None:
                 rows = next(
-                    self._rows(value) for place, value in self.reads(node) if place is not None and links[place]
+                    self._rows(value)
+                    for position, value in self.reads(node)
+                    if position is not None and links[position]
                 )
                 yield result, FoldedRows(folding.join, rows, links)
 
@@ -348,12 +352,12 @@ class _NetworkReader:
     def _folds(self, node: ir.Node, folding: Folding) -> Iterator[AxisLinks | None]:
         """Yield the links of the operands of a node along the rows of each of its operands; None where these are not reduced."""
         view, read = NodeView(node, self.shapes, self.constants, self.opset), self.reads(node)
-        for place, value in read:
+        for position, value in read:
             axis = self.axes[value]
-            if place is None or axis is None or self._rows(value) < 2:
+            if position is None or axis is None or self._rows(value) < 2:
                 continue
             try:
-                links = folding.reads(view, place, axis)
+                links = folding.reads(view, position, axis)
             except NotApplicable:
                 continue
             linked = ((links[other], operand) for other, operand in read if other is not None)
@@ -381,12 +385,12 @@ class _NetworkReader:
 
     def _run(self, nodes: Sequence[ir.Node], tensors: Sequence[FitTensor]) -> FitKernel:
         """Return the kernel that several nodes run as, or a single one."""
-        parts, made = [self._kernel(node) for node in nodes], nodes[-1].outputs[0]
-        over = self._overwritten_by_island(made)
+        parts, result = [self._kernel(node) for node in nodes], nodes[-1].outputs[0]
+        over = self._overwritten_by_island(result)
         if len(parts) == 1:
-            more = {place for place, tensor in enumerate(parts[0].reads) if tensor in over}
+            more = {position for position, tensor in enumerate(parts[0].reads) if tensor in over}
             return replace(parts[0], overwrites=parts[0].overwrites | more) if more else parts[0]
-        joined = self.of_islands.joined.get(made)
+        joined = self.of_islands.joined.get(result)
         return as_one(parts, tensors, over, is_join=joined is not None and self._is_contiguous(joined))
 
     def _activation(self, value: ir.Value, is_output: bool) -> FitTensor:
@@ -415,31 +419,31 @@ class _NetworkReader:
 
     def _kernel(self, node: ir.Node) -> FitKernel:
         read = self.reads(node)
-        made = [value for value in node.outputs if value.name]
+        results = [value for value in node.outputs if value.name]
         links = self._cut(node)
-        chosen = None if links is None else tuple(None if place is None else links[place] for place, _ in read)
+        chosen = None if links is None else tuple(None if position is None else links[position] for position, _ in read)
         standard = node.domain in _STANDARD
-        allowed = overwritable(node, self.facts) if made[0] is node.outputs[0] else ()
+        allowed = overwritable(node, self.facts) if results[0] is node.outputs[0] else ()
         overwrites = {
             number
-            for number, (place, value) in enumerate(read)
-            if place in allowed and self._is_alike_in_bytes(value, made[0])
+            for number, (position, value) in enumerate(read)
+            if position in allowed and self._is_alike_in_bytes(value, results[0])
         }
-        same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(made[0], self.shapes)
+        same = read and tensor_bytes(read[0][1], self.shapes) == tensor_bytes(results[0], self.shapes)
         is_view = standard and sharing_of(node) == "view" and bool(same) and read[0][0] == 0
         is_view = is_view and node not in self.random
-        is_view = is_view and self.shapes.dtype(read[0][1]) == self.shapes.dtype(made[0])
+        is_view = is_view and self.shapes.dtype(read[0][1]) == self.shapes.dtype(results[0])
         return FitKernel(
             node_id(node),
             tuple(self.numbers[value] for _, value in read),
-            tuple(self.numbers[value] for value in made),
+            tuple(self.numbers[value] for value in results),
             chosen,
             self._macs(node),
             frozenset(overwrites),
             is_view,
             self._is_join(node) and self._is_contiguous(node),
             standard and sharing_of(node) == "cut" and read[0][1] not in self._apart and self._is_part(node),
-            KernelSource(node, tuple(place for place, _ in read), links, windows=self._windows(node)),
+            KernelSource(node, tuple(position for position, _ in read), links, windows=self._windows(node)),
             "" if links is not None else self._reason(node),
             node in self.random,
         )
@@ -455,13 +459,13 @@ class _NetworkReader:
         if links is None or self._is_summed(links):
             return None
         # Rows of the result that come from another axis of an operand would have to be cut as that one.
-        given = ((links[place], value) for place, value in self.reads(node) if place is not None)
+        given = ((links[position], value) for position, value in self.reads(node) if position is not None)
         is_turned = any(link is not None and link.axis != self.axes[value] for link, value in given)
         return None if is_turned else links
 
-    def _is_summed(self, found: AxisLinks) -> bool:
+    def _is_summed(self, links: AxisLinks) -> bool:
         """Return whether rows of the result are sums that a matrix product of fewer rows may round differently."""
-        return self.exact and any(link is not None and link.sums for link in found)
+        return self.exact and any(link is not None and link.sums for link in links)
 
     def _is_alike(self, node: ir.Node) -> bool:
         """Return whether all results of a node have the same axis of rows."""
@@ -485,10 +489,10 @@ class _NetworkReader:
         if node.op_identifier() in self.model.functions:
             return f"{node.domain}.{node.op_type} has no rule for cutting"
         try:
-            found = axis_links(NodeView(node, self.shapes, self.constants, self.opset), axis)
+            links = axis_links(NodeView(node, self.shapes, self.constants, self.opset), axis)
         except NotApplicable as error:
             return str(error)
-        if self._is_summed(found):
+        if self._is_summed(links):
             return "sums of fewer rows may round differently, which --tolerance exact does not allow"
         return "it reads another axis of an operand than the one that is cut"
 
@@ -496,21 +500,23 @@ class _NetworkReader:
         if not slides(node):
             return ()
         rank = len(self.shapes.sizes(node.outputs[0]) or ())
-        found = (self._links(node, axis) for axis in range(2, rank))
-        return tuple(one[0] for one in found if one is not None and one[0] is not None)
+        links = (self._links(node, axis) for axis in range(2, rank))
+        return tuple(link[0] for link in links if link is not None and link[0] is not None)
 
-    def _overwritten_by_island(self, made: ir.Value) -> frozenset[int]:
+    def _overwritten_by_island(self, result: ir.Value) -> frozenset[int]:
         """Return the operands of the island of a value whose bytes the value may take, or joins."""
         islands = self.of_islands
-        stored = (value for value in islands.overwritten.get(made, ()) if value in self.numbers)
+        stored = (value for value in islands.overwritten.get(result, ()) if value in self.numbers)
         return frozenset(
-            self.numbers[value] for value in stored if made in islands.joined or self._is_alike_in_bytes(value, made)
+            self.numbers[value]
+            for value in stored
+            if result in islands.joined or self._is_alike_in_bytes(value, result)
         )
 
-    def _is_alike_in_bytes(self, value: ir.Value, made: ir.Value) -> bool:
+    def _is_alike_in_bytes(self, value: ir.Value, result: ir.Value) -> bool:
         """Return whether two values have the same sizes and bytes: floats are not written over the integers that they are made of."""
-        is_alike = self.shapes.sizes(value) == self.shapes.sizes(made)
-        return is_alike and tensor_bytes(value, self.shapes) == tensor_bytes(made, self.shapes)
+        is_alike = self.shapes.sizes(value) == self.shapes.sizes(result)
+        return is_alike and tensor_bytes(value, self.shapes) == tensor_bytes(result, self.shapes)
 
     def _is_join(self, node: ir.Node) -> bool:
         """Return whether a node joins its operands without a computation."""
@@ -536,10 +542,10 @@ class _NetworkReader:
     def _is_forward(self, node: ir.Node) -> bool:
         """Return whether a Slice takes each element of a range."""
         try:
-            found = slice_ranges(NodeView(node, self.shapes, self.constants, self.opset))
+            ranges = slice_ranges(NodeView(node, self.shapes, self.constants, self.opset))
         except NotApplicable:
             return False
-        return all(one.step == 1 for one in found.values())
+        return all(range_.step == 1 for range_ in ranges.values())
 
     def _macs(self, node: ir.Node) -> int:
         try:

@@ -110,7 +110,7 @@ class RegionCuts:
         self.regions.is_cut_short |= spent
         return spent
 
-    def of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
+    def costs_of(self, start: int, stop: int, handed: Cut = WHOLE) -> list[RegionCost]:
         """Return the ways to cut a region, none of which costs more than another in each respect.
 
         `handed` says which tensors are handed over in pieces, to the region and by it.
@@ -551,7 +551,7 @@ class PiecesSearch:
             most = effort.next_share()
             for given, price in self._followed(reached[index]):
                 for region, left in self._edges(index, given, most, price):
-                    total = price + self.prices.of(region, self.network)
+                    total = price + self.prices.price_of(region, self.network)
                     there = reached[region.stop].get(left)
                     if total < (self.below if there is None else there.price):
                         reached[region.stop][left] = _Reached(total, region, given)
@@ -602,7 +602,7 @@ class PiecesSearch:
             self.progress("searching", self.regions.counted, self.cuts.bound)
             choices = [parted for parted in self.choices(index, stop) if self._is_worth(index, stop, given, parted)]
             for parted in choices:
-                ways += self.cuts.of(index, stop, Cut(given=given, parted=parted))
+                ways += self.cuts.costs_of(index, stop, Cut(given=given, parted=parted))
             yield from ((way, self.left(way)) for way in ways)
             tried += bool(choices)
             fitting += bool(ways)
@@ -907,7 +907,7 @@ def _is_slight(regions: Regions, schedule: FitSchedule | None, wanted: FitTarget
 
 
 def _price(regions: Regions, schedule: FitSchedule, wanted: FitTarget) -> float:
-    return sum(wanted.prices.of(region, regions.network) for region in schedule.regions)
+    return sum(wanted.prices.price_of(region, regions.network) for region in schedule.regions)
 
 
 def _least(regions: Regions, wanted: FitTarget) -> int:
@@ -995,7 +995,7 @@ class PathSearch:
 
     def price(self, region: RegionCost) -> float:
         """Return the price of a region beyond that of its kernels."""
-        return self.prices.of(region, self.regions.network)
+        return self.prices.price_of(region, self.regions.network)
 
     def schedule(self) -> FitSchedule | None:
         """Return the cheapest schedule; None where none fits."""
@@ -1084,7 +1084,7 @@ class PathSearch:
             if self._is_worth(index, stop):
                 tried += 1
                 self.progress("searching", self.regions.counted, self.cuts.bound)
-                ways = self.cuts.of(index, stop)
+                ways = self.cuts.costs_of(index, stop)
                 fitting += bool(ways)
                 for way in ways:
                     price = after.price + self.price(way)

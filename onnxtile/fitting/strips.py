@@ -35,7 +35,7 @@ class PatchRanges:
     stops: RowNumbers
 
     @staticmethod
-    def of(ranges: Sequence[PatchRange | None]) -> PatchRanges:
+    def from_ranges(ranges: Sequence[PatchRange | None]) -> PatchRanges:
         """Return the ranges, of which None is an empty one."""
         pairs = np.array([(_FAR, _NONE) if rows is None else rows for rows in ranges], np.int64).reshape(-1, 2)
         return PatchRanges(pairs[:, 0], pairs[:, 1])
@@ -171,9 +171,9 @@ def in_parts(
             rows.append(span)
             continue
         within = spans(kernel.parts, tensors, dict.fromkeys(kernel.makes, span.news), keeps=False)
-        for part, own in zip(kernel.parts, within, strict=True):
+        for part, own_rows in zip(kernel.parts, within, strict=True):
             is_stored = not kernel.makes or any(result in kernel.makes for result in part.makes)
-            rows.append(StripRanges(span.windows, span.news, own.needs) if is_stored else own)
+            rows.append(StripRanges(span.windows, span.news, own_rows.needs) if is_stored else own_rows)
     return members, rows
 
 
@@ -390,7 +390,7 @@ class UncutRegion:
     @cached_property
     def _needed(self) -> dict[int, PatchRange]:
         """The rows of each made tensor that are read or wanted at all."""
-        whole = {t: PatchRanges.of([(0, self.tensors[t].rows)]) for t in self.results}
+        whole = {t: PatchRanges.from_ranges([(0, self.tensors[t].rows)]) for t in self.results}
         least = spans(self.kernels, self.tensors, whole, keeps=False)
         return {
             result: span.windows[0]
@@ -462,7 +462,7 @@ class Prices:
     node: float = 2e-5
     copied: float = 1e-10
 
-    def of(self, region: RegionCost, network: Network) -> float:
+    def price_of(self, region: RegionCost, network: Network) -> float:
         """Return the price of a region beyond that of its kernels."""
         kernels = network.kernels[region.start : region.stop]
         extra = max(region.macs - sum(kernel.macs for kernel in kernels), 0) / max(network.macs, 1)

@@ -184,7 +184,9 @@ class _RegionWriter:
                     self._paths[value.name or ""] = _path_of(value.producer())
             for kernel in self.kernels:
                 path = _path_of(kernel.source.node)
-                self._paths |= dict.fromkeys((kernel.name, *(self.tensors[made].name for made in kernel.makes)), path)
+                self._paths |= dict.fromkeys(
+                    (kernel.name, *(self.tensors[result].name for result in kernel.makes)), path
+                )
         return self._paths.get(stem) or self._paths.get(stem.rpartition("/")[0], ())
 
     def _move(self, trace: RegionTrace, op: PieceOp, values: Mapping[int, ir.Value]) -> Sequence[ir.Value]:
@@ -495,11 +497,11 @@ def _joined_traces(regions: Regions, schedule: FitSchedule) -> tuple[list[FitKer
             reads, makes = (tuple([numbers[patch] for patch in ends]) for ends in (op.reads, op.makes))
             joined.ops.append(PieceOp(None if op.kernel is None else op.kernel + len(kernels), reads, makes))
         kernels += regions.cut(cost).kernels
-    made = regions.makers
+    makers = regions.makers
     joined.whole = {
         tensor: patch
         for tensor, patch in joined.whole.items()
-        if tensor not in made or regions.network.tensors[tensor].is_kept
+        if tensor not in makers or regions.network.tensors[tensor].is_kept
     }
     return kernels, joined
 
@@ -562,14 +564,14 @@ class _LiveRanges(LiveCount):
                 outline = parts if len(parts) > 1 else ()
                 yield Buffer(str(patch), size, lower, max(part.upper for part in parts), outline=outline)
 
-    def _parts(self, patch: int, place: int) -> Iterator[LivePart]:
+    def _parts(self, patch: int, address: int) -> Iterator[LivePart]:
         """Yield the parts of the buffer of a patch that begins at a place in bytes."""
         lower, upper = self._steps[self.born[patch]], self._steps[self.died.get(patch, len(self.trace.ops))]
         size = min(self.bytes[patch], self._raw_size(patch))
         for part in self._by_rows(patch) if size and patch in self._reads else (LivePart(0, size, lower, upper),):
-            yield LivePart(part.start + place, part.end + place, part.lower, part.upper)
+            yield LivePart(part.start + address, part.end + address, part.lower, part.upper)
         for operand, start in self.operands.get(patch, ()):
-            yield from self._parts(operand, place + start)
+            yield from self._parts(operand, address + start)
 
     @cached_property
     def _steps(self) -> list[int]:

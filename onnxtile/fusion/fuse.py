@@ -276,7 +276,7 @@ class Fuser:
         if (pattern.name, part.outputs[0].name) in self.left_out:
             return Refusal("as one kernel it makes the arena larger")
         graph = _graph_of(part)
-        versions = self.versions.of(graph)
+        versions = self.versions.opsets_of(graph)
         misfit = next((node for node in part.nodes if not fits_in_function(node, versions)), None)
         if misfit is not None:
             return Refusal(
@@ -286,7 +286,7 @@ class Fuser:
         after = places.order.between(part.leaving, part.copied)
         if after is None:
             return Refusal(_CYCLE)
-        function = self.functions.of(part, pattern, self._opsets(graph), over)
+        function = self.functions.function_of(part, pattern, self._opsets(graph), over)
         function.metadata_props.update(dict.fromkeys(marks, ""))
         self.model.graph.opset_imports[keys.DOMAIN] = (
             OPSET_VERSION  # from the first call on: a test may have shapes inferred

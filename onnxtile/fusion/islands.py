@@ -143,9 +143,13 @@ class AttentionCore:
 
     def products(self) -> tuple[tuple[ir.Node, ir.Value], ...]:
         """Return Q, K and V, each after the product that reads it."""
-        read = [(product, place) for product in (self.scores, self.context) for place in factors_of(product) or ()]
+        read = [
+            (product, position) for product in (self.scores, self.context) for position in factors_of(product) or ()
+        ]
         # The first operand of the second product are the weights that the scores became.
-        return tuple((node, value) for node, place in read[:2] + read[3:] if (value := node.inputs[place]) is not None)
+        return tuple(
+            (node, value) for node, position in read[:2] + read[3:] if (value := node.inputs[position]) is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,7 @@ class AttentionFinder:
             or node not in self.places
         ):
             return False
-        operands = (node.inputs[place] for place in factors)
+        operands = (node.inputs[position] for position in factors)
         return all(value is not None and value not in self.constants for value in operands)
 
     def _may_be_between(self, node: ir.Node) -> bool:
@@ -293,7 +297,7 @@ class _Finder:
         self._graph = graph
         self._rule = rule
         self._constants = constants
-        self._opsets = Opsets(model).of(graph)
+        self._opsets = Opsets(model).opsets_of(graph)
         self._taken: set[ir.Node] = set()
         self._ending_in_floats: set[ir.Node] = set()
         self._places = {node: position for position, node in enumerate(graph)}

@@ -226,7 +226,7 @@ class Functions:
                 self._by_body[keys.meta_op(function.name), _function_key(function)] = function
                 self.bodies.add(function.graph)
 
-    def of(
+    def function_of(
         self, region: FusedRegion, pattern: Pattern, opsets: Mapping[str, int], overwritable: Sequence[int] = ()
     ) -> ir.Function:
         """Return the function of `pattern` whose body is `region`, made now unless an equal one is there.

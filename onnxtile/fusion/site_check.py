@@ -96,7 +96,7 @@ class _Sites:
         self._constants = Constants(original)
         random = RandomNodes(original, self._constants).themselves
         self._unseeded = holders(original, lambda node: node in random and not has_seed(node))
-        self._order = {node: place for place, node in enumerate(nodes_in(original.graph))}
+        self._order = {node: position for position, node in enumerate(nodes_in(original.graph))}
         self.scopes: dict[tuple[str, ...], ValuesByName] = {}
         for path, graph in _graphs(original.graph):
             results = (value for node in graph for value in node.outputs if value.name)
@@ -121,7 +121,7 @@ class _Sites:
         nodes = self._originals(call, scope)
         if any(map(self._unseeded, nodes)):
             return SiteVerdict(call.name or "", (), also, "it draws random numbers without a seed")
-        original = self._cut.session(self._cut.of(nodes, fed, outputs))
+        original = self._cut.session(self._cut.model_of(nodes, fed, outputs))
         try:
             expected = original.run(feeds)
         except ModelError:
@@ -132,7 +132,7 @@ class _Sites:
             reason = f"{computed[0].name!r}, which the model computes, takes no random values"
             return SiteVerdict(call.name or "", (), also, reason)
         fed = {value: types[value.name or ""] for value in call.inputs if value is not None}
-        fused = self._cut_fused.of([call], fed, [value for value in call.outputs if value.name])
+        fused = self._cut_fused.model_of([call], fed, [value for value in call.outputs if value.name])
         got = self._cut_fused.session(fused).run(feeds)
         errors = (compare_values(name, value, got[name]) for name, value in expected.items())
         return SiteVerdict(call.name or "", tuple(errors), also)

@@ -423,7 +423,7 @@ class Ranking(JsonFields):
     unknown: int
 
     @classmethod
-    def of(cls, layers: Iterable[LayerCost], by: str, count: int | None = None) -> Ranking:
+    def from_layers(cls, layers: Iterable[LayerCost], by: str, count: int | None = None) -> Ranking:
         """Return the `count` kinds of nodes with the largest sums, all where that is None; equal sums stay in the order of the graph."""
         groups: dict[object, list[LayerCost]] = {}
         unknown = 0
@@ -568,7 +568,7 @@ class _SymbolicShapes(Shapes):
     ranges: SizeRanges
 
     @classmethod
-    def of(cls, model: ir.Model, ranges: SizeRanges) -> _SymbolicShapes:
+    def from_model(cls, model: ir.Model, ranges: SizeRanges) -> _SymbolicShapes:
         """Return the shapes of `model` over `ranges`."""
         resolved = cls(**vars(resolve(model, ranges=ranges)))
         object.__setattr__(resolved, "ranges", ranges)
@@ -598,9 +598,9 @@ def work_formulas(model: ir.Model, constants: Constants, ranges: SizeRanges) -> 
     if not names:
         return None
     spans = {name: ranges.get(name, (1, LARGEST_COUNT)) for name in names}
-    shapes = _SymbolicShapes.of(model, spans)
+    shapes = _SymbolicShapes.from_model(model, spans)
     require_windows(model, shapes.formulas, ranges)
-    costs = layers(model, shapes, constants, lambda copy: _SymbolicShapes.of(copy, spans))
+    costs = layers(model, shapes, constants, lambda copy: _SymbolicShapes.from_model(copy, spans))
     main = [layer for layer in costs if not layer.body]
     return WorkFormulas(
         spans,

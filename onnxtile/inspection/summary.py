@@ -180,24 +180,24 @@ def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Paramet
     """
     is_own = _parameter_test(model, shapes)
     read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
-    own = [value for value in read if is_own(value)]
-    fixed = _gathered(model).union(value for value in own if held_as(value.metadata_props) == "BUFFER")
+    weights = [value for value in read if is_own(value)]
+    fixed = _gathered(model).union(value for value in weights if held_as(value.metadata_props) == "BUFFER")
     by_dtype: Counter[str] = Counter()
-    for value in own:
+    for value in weights:
         dtype = shapes.dtype(value)
         by_dtype[dtype.name.lower() if dtype is not None else "?"] += _elements(value, shapes)
     sizes = {value: tensor_bytes(value, shapes) or 0 for value in read}
-    mine = sum(sizes[value] for value in own)
+    mine = sum(sizes[value] for value in weights)
     inner = [tensor for tensor in _in_functions(model) if len(tensor.shape) and tensor.dtype not in _STEERING]
     for constant in inner:
         by_dtype[constant.dtype.name.lower()] += constant.size
     return Parameters(
-        len(own) + len(inner),
+        len(weights) + len(inner),
         sum(by_dtype.values()),
         mine + sum(tensor.nbytes for tensor in inner),
         dict(sorted(by_dtype.items())),
         sum(sizes.values()) - mine,
-        sum(_elements(value, shapes) for value in fixed.intersection(own)),
+        sum(_elements(value, shapes) for value in fixed.intersection(weights)),
     )
 
 
@@ -298,7 +298,7 @@ class Totals(JsonFields):
     """MACs by the stored element types of what is multiplied."""
 
     @classmethod
-    def of(cls, layers: Iterable[LayerCost]) -> Totals:
+    def from_layers(cls, layers: Iterable[LayerCost]) -> Totals:
         """Return the sums over `layers`."""
         layers = list(layers)
         unknown = tuple(Remark(layer.node, layer.work.unknown) for layer in layers if layer.work.unknown)
@@ -406,13 +406,13 @@ class Inspection(VerbResult):
     @cached_property
     def totals(self) -> Totals:
         """The sums over the main graph."""
-        return Totals.of(layer for layer in self.layers if not layer.body)
+        return Totals.from_layers(layer for layer in self.layers if not layer.body)
 
     @cached_property
     def bodies(self) -> dict[str, Totals]:
         """The sums over each body (of If, Loop, Scan), for one pass."""
         names = dict.fromkeys(layer.body for layer in self.layers if layer.body)
-        return {name: Totals.of(layer for layer in self.layers if layer.body == name) for name in names}
+        return {name: Totals.from_layers(layer for layer in self.layers if layer.body == name) for name in names}
 
     @property
     def traffic(self) -> Traffic:

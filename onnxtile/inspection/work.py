@@ -285,10 +285,10 @@ def _calls(model: ir.Model, infer: Callable[[ir.Model], Shapes]) -> dict[ir.Node
             originals[position]: NodeWork(unknown=f"its function cannot be inlined: {refusal}")
             for position in positions
         }
-    found = _works(copy, infer(copy), Constants(copy), {})
+    costs = _works(copy, infer(copy), Constants(copy), {})
     parts: dict[int, list[NodeWork]] = {position: [] for position in positions}
     for node in _outermost(copy.graph):
-        parts[int(node.metadata_props[_CALL])].append(found[node])
+        parts[int(node.metadata_props[_CALL])].append(costs[node])
     return {originals[position]: _sum(works) for position, works in parts.items()}
 
 

@@ -233,7 +233,7 @@ class LayoutFacts:
     @cached_property
     def unbound(self) -> Unbound:
         """The unbound dimensions of the model's inputs."""
-        return Unbound.of(free_inputs(self.model))
+        return Unbound.from_inputs(free_inputs(self.model))
 
     @cached_property
     def containers(self) -> dict[ir.Value, ir.TypeProtocol]:
@@ -600,7 +600,7 @@ def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constan
         raise UsageError(f"{value.name!r} cannot come row by row: the bytes of its rows are not known")
     if not axis.isdecimal() or int(axis) >= len(sizes):
         raise UsageError(f"{value.name!r} cannot come row by row: it has no axis {axis!r}", hint=_HINT)
-    places = {node: place for place, node in enumerate(model.graph)}
+    places = {node: position for position, node in enumerate(model.graph)}
     if value.is_graph_output() or any(use.node not in places for use in value.uses()):
         raise UsageError(f"{value.name!r} cannot come row by row: a body reads it, or it is an output", hint=_HINT)
     readers = sorted({use.node for use in value.uses()}, key=places.__getitem__)
@@ -642,7 +642,7 @@ def _rows_read(value: ir.Value, view: NodeView, axis: int) -> tuple[int, int] | 
         return None
     range_ = cut.get(axis)
     others = all(size == made for at, (size, made) in enumerate(zip(sizes, result, strict=True)) if at != axis)
-    if range_ is None or any(one.step != 1 for one in cut.values()) or not others or not result[axis]:
+    if range_ is None or any(cut_range.step != 1 for cut_range in cut.values()) or not others or not result[axis]:
         return None
     start = min(max(range_.start + sizes[axis] if range_.start < 0 else range_.start, 0), sizes[axis])
     return start, start + result[axis]

@@ -447,7 +447,7 @@ class _GraphReader:
 
     def _stream(self, stream: InputStream) -> tuple[int, ...]:
         """Return the numbers of the kernels that read the rows of an input, in their order."""
-        places = {node: place for place, node in enumerate(self._scope.graph)}
+        places = {node: position for position, node in enumerate(self._scope.graph)}
         return tuple(places[read.node] for read in stream.reads)
 
     def _kernel(self, node: ir.Node, name: str) -> GraphKernel:
@@ -483,8 +483,8 @@ class _GraphReader:
     def _inside(self, node: ir.Node) -> Iterator[int]:
         """Yield the numbers of the values that `node` makes in its bodies while it runs as one kernel."""
         reason = f"made inside {node_id(node)!r}, which runs as one kernel"
-        made = (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
-        return (self._add(value, OUTSIDE, reason) for value in made)
+        results = (value for body in bodies_of(node) for value in values_in(body.graph) if value.name)
+        return (self._add(value, OUTSIDE, reason) for value in results)
 
     def _require_made(self, values: tuple[ir.Value, ...], name: str) -> None:
         for value in values:

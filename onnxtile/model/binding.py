@@ -195,7 +195,7 @@ class Unbound:
     options: str = ""
 
     @classmethod
-    def of(cls, inputs: Iterable[ir.Value]) -> Unbound:
+    def from_inputs(cls, inputs: Iterable[ir.Value]) -> Unbound:
         """Return the open dimensions of `inputs`. A name without a letter or digit, such as "?", counts as no name."""
         known = [(value.name or "", value.shape) for value in inputs if value.shape is not None]
         named = {name: sorted(_symbols(shape)) for name, shape in known if not _has_nameless(shape)}

@@ -96,7 +96,7 @@ class Constants:
         leaves, nodes = self._origin(values)
         arrays = {leaf: self.array(leaf) for leaf in leaves}
         session = self._submodels.session(
-            self._submodels.of(nodes, {leaf: _type(array) for leaf, array in arrays.items()}, values)
+            self._submodels.model_of(nodes, {leaf: _type(array) for leaf, array in arrays.items()}, values)
         )
         feeds = {leaf.name or "": aligned(array) for leaf, array in arrays.items()}
         results = session.run(feeds, [value.name or "" for value in values])

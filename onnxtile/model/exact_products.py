@@ -73,14 +73,14 @@ class _Product:
 @cache
 def _products() -> Mapping[tuple[str, str], _Product]:
     """Return the operators that multiply stored integers, by domain and name."""
-    found = {}
+    products = {}
     for name, row in operators().items():
         domain, _, operator = name.rpartition("::")
         zeros = {} if row.factors is None else dict(_zero_points(row))
         if row.factors is not None and row.factors[1] in zeros:
             left, right = row.factors
-            found[domain, operator] = _Product(left, right, zeros.get(left), zeros[right])
-    return found
+            products[domain, operator] = _Product(left, right, zeros.get(left), zeros[right])
+    return products
 
 
 def _zero_points(row: Operator) -> Iterator[tuple[int, int]]:
@@ -90,8 +90,8 @@ def _zero_points(row: Operator) -> Iterator[tuple[int, int]]:
             yield port.tensor, port.zero_point
     if isinstance(row.quantised, FloatMeaning):
         if row.quantised.result is None:
-            yield from ((place, place + len(row.quantised.operands)) for place in row.quantised.operands)
-        yield from ((place, place + 2) for place in row.quantised.scaled)
+            yield from ((position, position + len(row.quantised.operands)) for position in row.quantised.operands)
+        yield from ((position, position + 2) for position in row.quantised.scaled)
 
 
 def unsigned_products(content: bytes) -> bytes:
@@ -148,11 +148,11 @@ class _ExactSumWriter:
             product = _product(node)
             if product is not None and self._mixes(node, product, types):
                 node.input.extend([""] * (product.right_zero + 1 - len(node.input)))
-                for place in (product.right, product.right_zero):
-                    name = node.input[place]
+                for position in (product.right, product.right_zero):
+                    name = node.input[position]
                     if name not in raised:
                         raised[name] = self._raised(name, nodes)
-                    node.input[place] = raised[name]
+                    node.input[position] = raised[name]
             nodes.append(node)
         del graph.node[:]
         graph.node.extend(nodes)
@@ -161,7 +161,7 @@ class _ExactSumWriter:
         """Return whether `node` multiplies uint8 by int8. An operand whose type was not inferred has that of its zero point."""
 
         def kind(*places: int | None) -> int | None:
-            names = (node.input[place] for place in places if place is not None and place < len(node.input))
+            names = (node.input[position] for position in places if position is not None and position < len(node.input))
             return next((types[name] for name in names if name in types), None)
 
         left = kind(product.left, product.left_zero) if product.left_zero is not None else TensorProto.UINT8

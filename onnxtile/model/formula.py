@@ -59,7 +59,7 @@ class SizeFormula:
     terms: tuple[tuple[SizeProduct, int], ...]
 
     @classmethod
-    def of(cls, terms: Mapping[SizeProduct, int]) -> SizeFormula:
+    def from_terms(cls, terms: Mapping[SizeProduct, int]) -> SizeFormula:
         """Return the sum of `terms`, the highest powers first."""
         known = [(product, coefficient) for product, coefficient in terms.items() if coefficient]
         return cls(tuple(sorted(known, key=lambda term: (-len(term[0]), [_key(factor) for factor in term[0]]))))
@@ -67,12 +67,12 @@ class SizeFormula:
     @classmethod
     def number(cls, size: int) -> SizeFormula:
         """Return the size that no symbol changes."""
-        return cls.of({(): size})
+        return cls.from_terms({(): size})
 
     @classmethod
     def symbol(cls, name: str) -> SizeFormula:
         """Return the size of the dimension `name`."""
-        return cls.of({(name,): 1})
+        return cls.from_terms({(name,): 1})
 
     @property
     def constant(self) -> int | None:
@@ -96,7 +96,7 @@ class SizeFormula:
         terms = dict(self.terms)
         for product, coefficient in _formula(other).terms:
             terms[product] = terms.get(product, 0) + coefficient
-        return SizeFormula.of(terms)
+        return SizeFormula.from_terms(terms)
 
     def __neg__(self) -> SizeFormula:
         """Return the negative."""
@@ -113,20 +113,22 @@ class SizeFormula:
             for yours, further in _formula(other).terms:
                 product = tuple(sorted((*mine, *yours), key=_key))
                 terms[product] = terms.get(product, 0) + times * further
-        return SizeFormula.of(terms)
+        return SizeFormula.from_terms(terms)
 
     def __floordiv__(self, divisor: int) -> SizeFormula:
         """Return the quotient by a number of at least 1, rounded down. Raises ValueError for another divisor."""
         if divisor < 1:
             raise ValueError(f"a size is divided by a number of at least 1, not by {divisor}")
-        whole = SizeFormula.of({product: times // divisor for product, times in self.terms})
+        whole = SizeFormula.from_terms({product: times // divisor for product, times in self.terms})
         rest = {product: times % divisor for product, times in self.terms}
         left = rest.pop((), 0)
         common = math.gcd(divisor, *rest.values())
-        numerator = SizeFormula.of({product: times // common for product, times in rest.items()}) + left // common
+        numerator = (
+            SizeFormula.from_terms({product: times // common for product, times in rest.items()}) + left // common
+        )
         if numerator.constant is not None:
             return whole + numerator.constant // (divisor // common)
-        return whole + SizeFormula.of({(Quotient(numerator, divisor // common),): 1})
+        return whole + SizeFormula.from_terms({(Quotient(numerator, divisor // common),): 1})
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size at these sizes of the symbols. Raises KeyError where one is missing."""
@@ -176,7 +178,7 @@ def exact_quotient(total: SizeFormula, divisor: SizeFormula) -> SizeFormula | No
         rest = _without(product, highest)
         if rest is None or coefficient % times:
             return None
-        part = SizeFormula.of({rest: coefficient // times})
+        part = SizeFormula.from_terms({rest: coefficient // times})
         quotient, left = quotient + part, left - part * divisor
     return quotient
 
@@ -200,7 +202,7 @@ def extreme(kind: Literal["min", "max"], operands: Iterable[SizeFormula], ranges
             left.remove(size)
     if len(left) == 1:
         return left[0]
-    return SizeFormula.of({(Extreme(kind, tuple(sorted(left, key=str))),): 1})
+    return SizeFormula.from_terms({(Extreme(kind, tuple(sorted(left, key=str))),): 1})
 
 
 def _operands(size: SizeFormula, kind: str) -> tuple[SizeFormula, ...]:
@@ -237,14 +239,14 @@ def _lowered(formula: SizeFormula, ranges: SizeRanges) -> SizeFormula | None:
         if factor is None:
             return formula
         low, high, divisor = _polynomials(factor, ranges)
-        lowered = SizeFormula.of({})
+        lowered = SizeFormula.from_terms({})
         for product, times in formula.terms:
             others = list(product)
             if factor not in others:
-                lowered += SizeFormula.of({product: times * divisor})
+                lowered += SizeFormula.from_terms({product: times * divisor})
                 continue
             others.remove(factor)
-            rest = SizeFormula.of({tuple(others): times})
+            rest = SizeFormula.from_terms({tuple(others): times})
             least, most = rest.limits(ranges)
             if least < 0 < most:
                 return None
@@ -262,9 +264,9 @@ def _polynomials(factor: Quotient | Extreme, ranges: SizeRanges) -> tuple[SizeFo
 
 def _shifted(formula: SizeFormula, ranges: SizeRanges) -> SizeFormula:
     """Return the polynomial with each symbol replaced by its least size and a rest of at least 0."""
-    total = SizeFormula.of({})
+    total = SizeFormula.from_terms({})
     for product, times in formula.terms:
-        total += product_of(SizeFormula.of({(name,): 1, (): ranges[str(name)][0]}) for name in product) * times
+        total += product_of(SizeFormula.from_terms({(name,): 1, (): ranges[str(name)][0]}) for name in product) * times
     return total
 
 
@@ -364,7 +366,7 @@ class SizePieces:
     pieces: tuple[SizeFormula, ...]
 
     @classmethod
-    def of(cls, formulas: Iterable[SizeFormula]) -> SizePieces:
+    def from_formulas(cls, formulas: Iterable[SizeFormula]) -> SizePieces:
         """Return the largest of `formulas`, in the order of their texts."""
         return cls(tuple(sorted(set(formulas), key=lambda formula: (-len(formula.terms), str(formula)))))
 

@@ -30,7 +30,7 @@ class Names:
         self._taken: set[str] = set()
         self._numbers: dict[str, int] = {}
 
-    def of(self, node: ir.Node) -> str:
+    def name_of(self, node: ir.Node) -> str:
         """Return the name of `node`, or its first output where the name is empty or repeated."""
         if node.name and self._nodes[node.name] == 1:
             return node.name

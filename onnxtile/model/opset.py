@@ -34,7 +34,7 @@ class Opsets:
             bodies = (function.graph, *function.subgraphs())
             self._of_functions.update(dict.fromkeys(bodies, function.opset_imports))
 
-    def of(self, graph: ir.Graph | ir.Function | None) -> Mapping[str, int]:
+    def opsets_of(self, graph: ir.Graph | ir.Function | None) -> Mapping[str, int]:
         """Return the versions by domain."""
         return self._main if graph is None else self._of_functions.get(graph, self._main)
 

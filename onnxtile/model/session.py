@@ -89,7 +89,7 @@ class SplitSession:
     def _loaded(self, cut: _NodeRange, types: dict[ir.Value, onnx.TypeProto | None]) -> _ModelPiece:
         """Return the piece of `cut`, and add to `types` those of its results, as onnxruntime infers them."""
         read = {value: types[value] if value in types else _type(self._feeds[value.name or ""]) for value in cut.reads}
-        model = self._submodels.of(cut.nodes, read, cut.makes)
+        model = self._submodels.model_of(cut.nodes, read, cut.makes)
         content = proto_bytes(model)
 
         def load() -> Session:

@@ -89,7 +89,7 @@ class Submodels:
         self._opsets = Opsets(model)
         self._functions: dict[ir.OperatorIdentifier, onnx.FunctionProto] = {}
 
-    def of(
+    def model_of(
         self,
         nodes: Sequence[ir.Node],
         inputs: Mapping[ir.Value, onnx.TypeProto | None],
@@ -110,7 +110,7 @@ class Submodels:
             (bare_node(node, names) for node in nodes),
             {named.get(value, value.name or ""): type_ for value, type_ in inputs.items()},
             [named.get(value, value.name or "") for value in outputs],
-            self._opsets.of(nodes[0].graph if nodes else None),
+            self._opsets.opsets_of(nodes[0].graph if nodes else None),
             constants=[_tensor(value, named.get(value, value.name or "")) for value in constants],
             functions=[self._function(function) for function in functions],
             ir_version=min(max(self._model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION),
@@ -148,7 +148,7 @@ def exposing(model: ir.Model, names: Iterable[str]) -> Session:
     defaults += [value for value in outputs if value.is_initializer()]
     submodels = Submodels(model)
     types = {value: None if value.type is None else _type(value) for value in inputs}
-    return submodels.session(submodels.of(_needed(graph, outputs), types, outputs, defaults=defaults))
+    return submodels.session(submodels.model_of(_needed(graph, outputs), types, outputs, defaults=defaults))
 
 
 def _needed(graph: ir.Graph, outputs: Iterable[ir.Value]) -> list[ir.Node]:

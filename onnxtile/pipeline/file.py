@@ -174,7 +174,7 @@ class PipelineBudgets(Budgets):
         """All tables of budgets by their place in the file."""
         return {(): self, **{("models", pattern): budgets for pattern, budgets in self.models.items()}}
 
-    def of(self, model: Path) -> Budgets:
+    def budgets_of(self, model: Path) -> Budgets:
         """Return the budgets of `model`: those of all, each replaced by that of the last pattern that matches and has it."""
         matching = [budgets for pattern, budgets in self.models.items() if fnmatchcase(model.name, pattern)]
         given = {name: getattr(table, name) for table in (self, *matching) for name in table.needs()}
@@ -318,7 +318,7 @@ class PipelineStep:
         paths = {form: Path(f"x{form}") for form in self.emitted.values()}
         return (*self.emitted, *self._second_files(paths))
 
-    def of(self, model: Path) -> PipelineStep:
+    def step_for(self, model: Path) -> PipelineStep:
         """Return the step for `model`: each option is that of the last pattern that matches and has it. Raises UsageError."""
         others = [given for pattern, given in self.by_model.items() if fnmatchcase(model.name, pattern)]
         if not others:

@@ -378,14 +378,14 @@ def _applied(
         for path in destination.files(pipeline, source)[1:]:
             require_writable(path, source=source)
     for step in pipeline.steps:
-        done = _done(step.of(source), state, pipeline.limits)
+        done = _done(step.step_for(source), state, pipeline.limits)
         results.append((step.name, done.content))
         files.update({target.with_suffix(ending): content for ending, content in done.files.items()})
         if done.reason is not None:
             return Report(source, tuple(results), error=f"{step.name}: {done.reason}")
         state = state if done.model is None else replace(state, model=done.model)
     reached = figures(results)
-    budgets = (*pipeline.budgets.of(source).judged(reached), *pipeline.baseline.judged(source, reached))
+    budgets = (*pipeline.budgets.budgets_of(source).judged(reached), *pipeline.baseline.judged(source, reached))
     report = Report(source, tuple(results), budgets)
     if not report.passed or destination.dry_run:
         return report

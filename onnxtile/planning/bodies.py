@@ -86,7 +86,7 @@ class Terms:
         bodies = {kernel: size for kernel, plans in inside.items() if (size := max(body.size for body in plans))}
         units = {kernel: max(body.alignment for body in plans) for kernel, plans in inside.items()}
         larger_units = {kernel: unit for kernel, unit in units.items() if unit > self.alignment}
-        kernels = self.workspaces.needs(graph, self.facts, self.kernels.of)
+        kernels = self.workspaces.needs(graph, self.facts, self.kernels.bytes_of)
         return replace(kernels, bodies=bodies, alignments=larger_units)
 
     def set_up(self, graph: KernelGraph) -> GraphSetup:
@@ -203,7 +203,7 @@ class Insides:
     alignment: int
     _known: dict[Hashable, int | None] = field(default_factory=dict)
 
-    def of(self, node: ir.Node) -> int:
+    def bytes_of(self, node: ir.Node) -> int:
         """Return the bytes inside `node`. Raises LookupError for a node that is not a meta-op, or with an unknown shape inside."""
         if not self._is_kernel(node):
             raise LookupError("it is not a meta-op, and has no nodes inside")

@@ -46,7 +46,7 @@ class RulesInMemories(FixedRules):
     capacities: Mapping[str, int | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rules: FixedRules, model: ir.Model, memories: Iterable[Memory]) -> RulesInMemories:
+    def from_rules(cls, rules: FixedRules, model: ir.Model, memories: Iterable[Memory]) -> RulesInMemories:
         """Return `rules` with those in the metadata of the values of `model`; one of `rules` replaces a mark of the same tensor.
 
         Raises UsageError for a mark that says nothing.
@@ -130,7 +130,7 @@ NO_FIXED = RulesInMemories()
 
 def _marked(model: ir.Model) -> dict[str, dict[str, Any]]:
     """Return the entries of each rule in the metadata of the values of `model`. Raises UsageError for a mark that says nothing."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in FIXED}
+    marks: dict[str, dict[str, Any]] = {name: {} for name in FIXED}
     main = {*model.graph.inputs, *(value for node in model.graph for value in node.outputs)}
     for value in all_values(model):
         for name, rule in FIXED.items():
@@ -145,8 +145,8 @@ def _marked(model: ir.Model) -> dict[str, dict[str, Any]]:
                 reason = f"the metadata {rule.mark!r} of {value.name!r} {error.reason}"
                 raise UsageError(reason, hint=error.hint) from None
             if entry is not None:
-                found[name][value.name or ""] = entry
-    return found
+                marks[name][value.name or ""] = entry
+    return marks
 
 
 def _inside(name: str) -> UsageError:

@@ -124,7 +124,7 @@ def plan_model(
     model = opened.model
     bare, states = facts_of(opened, settings, facts)
     facts = with_states(bare, states.taken)
-    fixed = RulesInMemories.of(settings.fixed, model, memories(settings.capacity))
+    fixed = RulesInMemories.from_rules(settings.fixed, model, memories(settings.capacity))
     scope = PlanScope(model.graph, settings.io, settings.overwrite_inputs, states=states.taken)
     if find_order(settings.order).every and facts.streams:
         raise UsageError(

@@ -298,7 +298,7 @@ def ordering_problem(graph: KernelGraph, alignment: int, workspaces: Iterable[Wo
     units = _Units(graph, alignment)
     touches = []
     for kernel in graph.kernels:
-        written = (unit for tensor in kernel.makes for unit in units.of(tensor))
+        written = (unit for tensor in kernel.makes for unit in units.units_of(tensor))
         read = (unit for read in kernel.reads for unit in units.read(read))
         touches.append(tuple(dict.fromkeys((*written, *read))))
     all_sizes = list(units.sizes)
@@ -310,8 +310,8 @@ def ordering_problem(graph: KernelGraph, alignment: int, workspaces: Iterable[Wo
     for share in units.taken:
         if share.kind == IN_PLACE:
             results = over.setdefault(graph.makers[share.result], {})
-            results.setdefault(share.result, []).append(units.of(share.operand))
-    kept = frozenset(unit for tensor in graph.kept for unit in units.of(tensor))
+            results.setdefault(share.result, []).append(units.units_of(share.operand))
+    kept = frozenset(unit for tensor in graph.kept for unit in units.units_of(tensor))
     # An input that no kernel reads is dead after the first step, whichever that is.
     used_later = kept.union(*touches)
     return OrderingProblem(
@@ -319,7 +319,7 @@ def ordering_problem(graph: KernelGraph, alignment: int, workspaces: Iterable[Wo
         tuple(touches),
         tuple(all_sizes),
         kept,
-        frozenset(unit for tensor in graph.given for unit in units.of(tensor)) & used_later,
+        frozenset(unit for tensor in graph.given for unit in units.units_of(tensor)) & used_later,
         {kernel: tuple(map(tuple, results.values())) for kernel, results in over.items()},
     )
 
@@ -352,18 +352,18 @@ class _Units:
         for tensor, span in ((tensor, span) for tensor, of_tensor in spans.items() for span in of_tensor):
             for origin, start, end in self._ranges(tensor, span):
                 cuts.setdefault(origin, set()).update((start, end))
-        in_parts = {groups.of(share.result) for same in known.values() for share in same if share.kind != "view"}
+        in_parts = {groups.group_of(share.result) for same in known.values() for share in same if share.kind != "view"}
         units: list[int] = []
         self._starts: dict[int, tuple[int, list[int]]] = {}
         for origin, places in cuts.items():
             starts = sorted(places)
             self._starts[origin] = (len(units), starts)
             bytes_of = [end - start for start, end in pairwise(starts)]
-            whole = len(bytes_of) == 1 and groups.of(origin) not in in_parts
+            whole = len(bytes_of) == 1 and groups.group_of(origin) not in in_parts
             units += [align(bytes_of[0], alignment)] if whole else bytes_of
         self.sizes = tuple(units)
 
-    def of(self, tensor: int) -> tuple[int, ...]:
+    def units_of(self, tensor: int) -> tuple[int, ...]:
         """Return the units of `tensor`; none of one outside the arena."""
         if tensor not in self._whole:
             size = self._contents.sizes.get(tensor)
@@ -373,7 +373,7 @@ class _Units:
     def read(self, read: TensorRead) -> tuple[int, ...]:
         """Return the units of the bytes that are read."""
         if read.spans is None or read.tensor not in self._contents.sizes:
-            return self.of(read.tensor)
+            return self.units_of(read.tensor)
         return tuple(unit for span in read.spans for unit in self._at(read.tensor, span))
 
     def _at(self, tensor: int, span: ByteSpan) -> Iterator[int]:
@@ -396,7 +396,7 @@ class _Groups:
     def __post_init__(self) -> None:
         self._known: dict[int, int] = {}
 
-    def of(self, value: int) -> int:
+    def group_of(self, value: int) -> int:
         """Return the representative of all tensors that aliases connect with `value`."""
         path = []
         while self._known.get(value, value) != value:
@@ -407,7 +407,7 @@ class _Groups:
 
     def join(self, first: int, second: int) -> None:
         """Connect two tensors."""
-        self._known[self.of(first)] = self.of(second)
+        self._known[self.group_of(first)] = self.group_of(second)
 
 
 @dataclass

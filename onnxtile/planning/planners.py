@@ -62,7 +62,7 @@ class Planner:
         order = sorted(range(len(given)), key=keys.__getitem__)
         placement = self.place(replace(problem, buffers=tuple(given[i] for i in order)), effort)
         offsets = dict(zip(order, placement.offsets, strict=True))
-        return OffsetPlan.of(problem, [offsets[i] for i in range(len(order))], placement.proof)
+        return OffsetPlan.from_offsets(problem, [offsets[i] for i in range(len(order))], placement.proof)
 
 
 def heuristic(offsets_of: Callable[[Problem], Sequence[int]]) -> Callable[[Problem, Effort], Placement]:
@@ -256,11 +256,11 @@ def improve(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placeme
         return _of_outlines(problem, start, effort)
     from onnxtile.planning.offsets.exact_search import solve  # most problems are solved before
 
-    found = solve(problem, start, effort)
-    if found.proof.lower_bound > problem.lower_bound:
-        return found
-    ended: Ended = "lower bound reached" if found.proof.ended == "search ended" else found.proof.ended
-    return Placement(found.offsets, OptimalityProof(problem.lower_bound, problem.bound, ended))
+    placement = solve(problem, start, effort)
+    if placement.proof.lower_bound > problem.lower_bound:
+        return placement
+    ended: Ended = "lower bound reached" if placement.proof.ended == "search ended" else placement.proof.ended
+    return Placement(placement.offsets, OptimalityProof(problem.lower_bound, problem.bound, ended))
 
 
 def _of_outlines(problem: Problem, start: tuple[int, ...], effort: Effort) -> Placement:

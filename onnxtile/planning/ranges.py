@@ -36,7 +36,7 @@ class ScaledArena:
     offsets: Mapping[str, SizePieces]
 
     @classmethod
-    def of(
+    def from_arena(
         cls,
         arena: Filled,
         fixed: SizePieces,
@@ -101,7 +101,7 @@ def with_scaled_bodies(
 
 
 def _fixed_offset(row: PlannedBuffer) -> SizePieces:
-    return SizePieces.of([SizeFormula.number(row.offset)])
+    return SizePieces.from_formulas([SizeFormula.number(row.offset)])
 
 
 def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str, SizeFormula]:
@@ -120,7 +120,7 @@ def buffer_sizes(layout: Layout, shapes: Shapes, ranges: SizeRanges) -> dict[str
 
 def _fixed(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
     formulas = RangeFormulas(arena.problem, arena.plan.offsets, sizes, ranges)
-    return ScaledArena.of(arena, formulas.fixed())
+    return ScaledArena.from_arena(arena, formulas.fixed())
 
 
 def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges) -> ScaledArena:
@@ -128,8 +128,8 @@ def _scaled(arena: Filled, sizes: Mapping[str, SizeFormula], ranges: SizeRanges)
     fixed, scaled = formulas.fixed(), None if arena.problem.pinned else formulas.scaled(arena.plan.size)
     corners = [dict(zip(ranges, ends, strict=True)) for ends in product(*ranges.values())]
     if scaled is None or all(scaled.size.at(c) >= fixed.at(c) for c in corners):
-        return ScaledArena.of(arena, fixed, None, formulas.peak())
-    return ScaledArena.of(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
+        return ScaledArena.from_arena(arena, fixed, None, formulas.peak())
+    return ScaledArena.from_arena(arena, fixed, scaled.size, formulas.peak(), scaled.offsets)
 
 
 # The smallest sizes of dimensions for which no plan fits a capacity.

@@ -42,7 +42,7 @@ class ByteColumns(NamedTuple):
     lives: tuple[Lives, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[LivePart]) -> ByteColumns:
+    def from_parts(cls, parts: Sequence[LivePart]) -> ByteColumns:
         """Return the columns of `parts`, which are ordered and cover each byte once."""
         return cls((*(part.start for part in parts), parts[-1].end), tuple(((p.lower, p.upper),) for p in parts))
 
@@ -328,7 +328,7 @@ class AliasSets:
             if parts is not None:
                 died = parts.get(value)
                 whole = ByteColumns((0, size), ((live_range,),)) if size else ByteColumns((0,), ())
-                columns = whole if died is None else ByteColumns.of(died)
+                columns = whole if died is None else ByteColumns.from_parts(died)
             constraint = (fixed or {}).get(value, FREE)
             self.of[value] = AliasSet(value, size, live_range, {value: 0}, (value,), columns=columns, fixed=constraint)
 

@@ -36,7 +36,7 @@ class KernelRule:
     unique: SizeRule | None = None
 
     @classmethod
-    def of(cls, text: str) -> KernelRule:
+    def from_text(cls, text: str) -> KernelRule:
         """Return the rule "4096", "4096 shared", or "4096 shared; 128 unique". Raises UsageError for another text."""
         rules: dict[str, SizeRule] = {}
         for part in text.split(";"):
@@ -64,9 +64,9 @@ class WorkspaceRules:
     insides: bool = False
 
     @classmethod
-    def of(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
+    def from_texts(cls, texts: Mapping[str, str], shared: bool) -> WorkspaceRules:
         """Return the rules in `texts`, by operator or node. Raises UsageError for an invalid one."""
-        return cls({name: KernelRule.of(text) for name, text in texts.items()}, shared)
+        return cls({name: KernelRule.from_text(text) for name, text in texts.items()}, shared)
 
     def require_known(self, model: ir.Model) -> None:
         """Raise UsageError for a rule of a node that `model` does not have, or an operator that neither it nor ONNX has."""
@@ -112,7 +112,7 @@ class WorkspaceRules:
         declared = None if function is None else function.metadata_props.get(keys.WORKSPACE)
         if declared is None and self.insides and function is not None and is_kernel(function):
             return KernelRule(SizeRule("inside"))
-        return None if declared is None else KernelRule.of(declared)
+        return None if declared is None else KernelRule.from_text(declared)
 
 
 NO_RULES = WorkspaceRules()

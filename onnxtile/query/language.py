@@ -103,10 +103,10 @@ def names_in(expression: Expression) -> Iterator[Name]:
     """Yield the names in `expression` that stand by themselves or start a reference, in order, without truth values."""
     todo = [expression]
     while todo:
-        one = todo.pop()
-        if isinstance(one, Name) and one.value not in TRUTHS:
-            yield one
-        todo += reversed(_parts(one))
+        part = todo.pop()
+        if isinstance(part, Name) and part.value not in TRUTHS:
+            yield part
+        todo += reversed(_parts(part))
 
 
 def _parts(expression: Expression) -> tuple[Expression, ...]:
@@ -347,8 +347,8 @@ def named_operators(text: str) -> frozenset[str]:
 
 def certain_operators(text: str) -> frozenset[str]:
     """Return the names of operators of which every match of the query `text` has a node: those outside blocks that must be there."""
-    found = _TYPED.findall(_without(_BLOCK, _without(_TEST, _ASIDE.sub("", text))))
-    return frozenset(name for name, optional in found if not optional) - {PRODUCER}
+    operators = _TYPED.findall(_without(_BLOCK, _without(_TEST, _ASIDE.sub("", text))))
+    return frozenset(name for name, optional in operators if not optional) - {PRODUCER}
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:

@@ -460,7 +460,7 @@ class VertexIndex:
         operator = self._operators.get(vertex)
         return operator is not None and operator in self._meant(type_)
 
-    def of(self, type_: str) -> Sequence[Vertex]:
+    def vertices_of(self, type_: str) -> Sequence[Vertex]:
         """Return the vertices for which a node called `type_` can stand; in the order of the file within each operator."""
         if type_ == ANY_NODE:
             return self.vertices
@@ -484,8 +484,8 @@ class VertexIndex:
         types = {node.type for node in program.roots}
         inputs = self._from_outside() if any(node.looked_at and node.type == ANY_NODE for node in program.roots) else []
         if len(types) == 1 and len(self._meant(*types)) < 2:
-            return [*inputs, *self.of(*types)]
-        roots = {vertex for type_ in types for vertex in self.of(type_)}
+            return [*inputs, *self.vertices_of(*types)]
+        roots = {vertex for type_ in types for vertex in self.vertices_of(type_)}
         return [*inputs, *(vertex for vertex in self.vertices if vertex in roots)]
 
     def _from_outside(self) -> list[Vertex]:
@@ -543,7 +543,7 @@ class Matcher:
         `observe` is called where a search that leads to no match ends. Raises QueryError where the search would take too long.
         """
         index, around = self.index(), self._around
-        if observe is None and not all(map(index.of, program.certain)):
+        if observe is None and not all(map(index.vertices_of, program.certain)):
             return []
         accepts, steps = self._acceptor(index, program), _STEPS + _STEPS_PER_VERTEX * len(index.vertices)
         machine = Machine(program, around, accepts, self._holds, self.unchanged.does, steps, observe)

@@ -291,8 +291,8 @@ class _Compiler:
         """Return the hint for a clause without a known anchor: the known one that is nearest to one of its own."""
         keys = [node.key for node in nodes_of(clause) if node.key is not None]
         near = (match for key in keys for match in difflib.get_close_matches(key, sorted(self._known), n=1))
-        found = next(near, None)
-        return "share an anchor with them" if found is None else f"did you mean {found}?"
+        anchor = next(near, None)
+        return "share an anchor with them" if anchor is None else f"did you mean {anchor}?"
 
     def _clause(self, clause: Clause, edge: Edge | None) -> None:
         """Emit `clause`, entered over `edge`."""

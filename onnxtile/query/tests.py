@@ -532,7 +532,7 @@ def _attribute(node: ir.Node, name: Name, facts: TestContext) -> Any:
     attribute = node.attributes.get(name.value)
     if attribute is not None:
         return Unknown("the function's caller says it") if attribute.is_ref() else _plain(attribute.value)
-    signature = _signature(node.domain, node.op_type, facts.opsets.of(node.graph).get(node.domain, 1))
+    signature = _signature(node.domain, node.op_type, facts.opsets.opsets_of(node.graph).get(node.domain, 1))
     absent = Unknown(f"{node.op_type} {node.name!r} does not give {name.value!r}")
     if signature is None:
         return absent

@@ -137,7 +137,7 @@ class Emission:
     own_scales: bool = False
 
     @classmethod
-    def of(cls, paths: Iterable[Path], compare: Path | None = None) -> Emission:
+    def from_paths(cls, paths: Iterable[Path], compare: Path | None = None) -> Emission:
         """Return the emission to `paths`. `compare` is the JSON file of a plan to draw beside this one. Raises UsageError."""
         files = {path: format_of(path) for path in paths}
         for path, form in files.items():

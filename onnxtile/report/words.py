@@ -149,13 +149,13 @@ def _figures(plan: PlanJson) -> Iterator[tuple[str, str]]:
 
 def _sizes(plan: PlanJson, *, limits: bool = True) -> str:
     """Return the size of each arena of `plan`, and with `limits` its capacity; several have their names."""
-    said = []
+    texts = []
     for arena in plan["arenas"]:
         name = f"{arena['name']} " if len(plan["arenas"]) > 1 else ""
         capacity = arena.get("capacity") if limits else None
         limit = "" if capacity is None else f" of {readable(capacity)}"
-        said.append(f"{name}{readable(arena['size'])}{limit}")
-    return ", ".join(said) or readable(0)
+        texts.append(f"{name}{readable(arena['size'])}{limit}")
+    return ", ".join(texts) or readable(0)
 
 
 def proved(plan: PlanJson) -> str | None:

@@ -93,7 +93,7 @@ class KnownTensors(ABC):
     def visit(self, body: ir.Graph) -> None:
         """Learn what the nodes of `body` make, in order."""
 
-    def of(self, value: ir.Value) -> Dims | None:
+    def dims_of(self, value: ir.Value) -> Dims | None:
         """Return the dimensions of `value`, as far as they are known."""
         return self.dims.get(value)
 
@@ -184,7 +184,7 @@ def _follow_loop(node: ir.Node, table: KnownTensors) -> None:
         _note_common(table, value, [inside, handed_on])
     trips = _trips(node, body, table)
     for inside, value in zip(body.outputs[1 + len(carried) :], node.outputs[len(carried) :], strict=False):
-        dims = table.of(inside)
+        dims = table.dims_of(inside)
         table.note(value, table.type_of(inside), None if dims is None else (trips, *dims))
 
 
@@ -196,7 +196,7 @@ def _follow_scan(node: ir.Node, table: KnownTensors) -> None:
     axes = list(node.attributes.get_ints("scan_input_axes", [0] * scanned))
     length: Dim = None
     for given, inside, axis in zip(node.inputs[states:], body.inputs[states:], axes, strict=True):
-        dims = table.of(given) if given is not None else None
+        dims = table.dims_of(given) if given is not None else None
         if given is None or not dims:
             continue
         length = dims[axis] if length is None or isinstance(dims[axis], int) else length
@@ -209,7 +209,7 @@ def _follow_scan(node: ir.Node, table: KnownTensors) -> None:
     handed_out = body.outputs[states:]
     axes = list(node.attributes.get_ints("scan_output_axes", [0] * len(handed_out)))
     for inside, value, axis in zip(handed_out, node.outputs[states:], axes, strict=True):
-        dims = table.of(inside)
+        dims = table.dims_of(inside)
         if dims is not None:
             at = axis % (len(dims) + 1)
             table.note(value, table.type_of(inside), (*dims[:at], length, *dims[at:]))
@@ -217,7 +217,7 @@ def _follow_scan(node: ir.Node, table: KnownTensors) -> None:
 
 def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, ir.Value]], table: KnownTensors) -> None:
     """Visit `body` with the shapes that its node reads, then with fewer known dimensions, until its outputs have those of its inputs."""
-    wanted = [table.of(given) if given is not None else None for given, _, _ in carried]
+    wanted = [table.dims_of(given) if given is not None else None for given, _, _ in carried]
     given_in = set(body.inputs)
     inner_values = (value for value in values_in(body) if value not in given_in)
     inner = [*(inside for _, inside, _ in carried), *inner_values]
@@ -225,8 +225,8 @@ def _settle(body: ir.Graph, carried: Sequence[tuple[ir.Value | None, ir.Value, i
         for (given, inside, _), dims in zip(carried, wanted, strict=True):
             table.note(inside, table.type_of(given) if given is not None else None, dims)
         table.visit(body)
-        common = [_common(table.of(inside), table.of(out)) for _, inside, out in carried]
-        if all(table.of(inside) == dims for (_, inside, _), dims in zip(carried, common, strict=True)):
+        common = [_common(table.dims_of(inside), table.dims_of(out)) for _, inside, out in carried]
+        if all(table.dims_of(inside) == dims for (_, inside, _), dims in zip(carried, common, strict=True)):
             return
         table.forget(inner)
         wanted = common
@@ -257,9 +257,9 @@ def _goes_on(body: ir.Graph, table: KnownTensors) -> bool:
 
 
 def _note_common(table: KnownTensors, value: ir.Value, sources: Sequence[ir.Value]) -> None:
-    dims = table.of(sources[0])
+    dims = table.dims_of(sources[0])
     for other in sources[1:]:
-        dims = _common(dims, table.of(other))
+        dims = _common(dims, table.dims_of(other))
     dtype = next((type_ for source in sources if (type_ := table.type_of(source)) is not None), None)
     table.note(value, dtype, dims)
 

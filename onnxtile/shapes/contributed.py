@@ -131,7 +131,7 @@ def contributed_operators(model: ir.Model) -> set[tuple[str, str]]:
     """
     versions = Opsets(model)
     used = {(node.graph, node.domain, node.op_type) for node in all_nodes(model)}
-    return {(d, name) for graph, d, name in used if _is_contributed(name, d, _version(versions.of(graph), d))}
+    return {(d, name) for graph, d, name in used if _is_contributed(name, d, _version(versions.opsets_of(graph), d))}
 
 
 def _version(imports: Mapping[str, int], domain: str) -> int:

@@ -181,7 +181,7 @@ def _rest(total: SizeFormula, known: SizeFormula) -> SizeFormula | None:
     number = known.terms[0][1] if len(known.terms) == 1 else 0
     if exact is not None or number < 1:
         return exact
-    without = exact_quotient(total, SizeFormula.of({known.terms[0][0]: 1}))
+    without = exact_quotient(total, SizeFormula.from_terms({known.terms[0][0]: 1}))
     return None if without is None or without.constant is not None else without // number
 
 

@@ -108,9 +108,9 @@ def _last_outputs(model: ir.Model, listed: list[ir.Value]) -> list[_LastOutput]:
     places = {value: index for index, value in enumerate(listed)} if wanted else {}
     outputs = [node.outputs for node in wanted]
     return [
-        _LastOutput(node, places[made[-1]], places[made[0]])
-        for node, made in zip(wanted, outputs, strict=True)
-        if made and made[-1] in places
+        _LastOutput(node, places[node_values[-1]], places[node_values[0]])
+        for node, node_values in zip(wanted, outputs, strict=True)
+        if node_values and node_values[-1] in places
     ]
 
 

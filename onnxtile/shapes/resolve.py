@@ -278,7 +278,7 @@ def resolve(
     _warn_of_declarations({value: dims for value, dims in promises.items() if value.is_graph_output()}, shapes)
     shapes = _with_promises(model, {v: dims for v, dims in promises.items() if v not in refuted}, shapes, ranges or {})
     shapes = _with_largest(model, shapes, ranges, bounds) if ranges or bounds else shapes
-    options = Unbound.of(value for value in free_inputs(model) if shapes.sizes(value) is None).options
+    options = Unbound.from_inputs(value for value in free_inputs(model) if shapes.sizes(value) is None).options
     return replace(shapes, _otherwise=f"inputs have open dimensions: give {options}") if options else shapes
 
 

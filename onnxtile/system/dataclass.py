@@ -46,8 +46,8 @@ else:
     def dataclass(cls=None, /, *, repr=True, eq=True, frozen=False, slots=False, kw_only=False):
         """Return `cls` as the decorator of the standard library does, for the options that are named here."""
         if slots:
-            made = dataclasses.dataclass(repr=repr, eq=eq, frozen=frozen, slots=True, kw_only=kw_only)
-            return made if cls is None else made(cls)
+            data_class = dataclasses.dataclass(repr=repr, eq=eq, frozen=frozen, slots=True, kw_only=kw_only)
+            return data_class if cls is None else data_class(cls)
 
         decorate = partial(_decorated, repr=repr, eq=eq, frozen=frozen, kw_only=kw_only)
         return decorate if cls is None else decorate(cls)
@@ -55,16 +55,16 @@ else:
 
 def _decorated(cls: Any, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
     bases = list(filter(None, map(_parameters, cls.__bases__)))
-    own = {name for name, value in vars(cls).items() if value is not None}
-    methods = {"__init__", *["__repr__"] * repr, *["__eq__"] * eq, *["__hash__"] * (eq and frozen)} - own
-    if eq and not frozen and "__hash__" not in own:
+    defined = {name for name, value in vars(cls).items() if value is not None}
+    methods = {"__init__", *["__repr__"] * repr, *["__eq__"] * eq, *["__hash__"] * (eq and frozen)} - defined
+    if eq and not frozen and "__hash__" not in defined:
         cls.__hash__ = None
     if frozen and not bases:
         cls.__setattr__, cls.__delattr__ = _refuse_assignment, _refuse_deletion
     if any(base.frozen != frozen or (frozen and not isinstance(base, _FrozenParameters | _Later)) for base in bases):
         _complete(cls, methods, frozen, kw_only)  # which freezes it, or raises an error
     else:
-        _Later.put(cls, methods | _FACTS - own, frozen, partial(_complete, cls, methods, frozen, kw_only))
+        _Later.put(cls, methods | _FACTS - defined, frozen, partial(_complete, cls, methods, frozen, kw_only))
     return cls
 
 
@@ -81,14 +81,14 @@ def _complete(cls: Any, methods: set[str], frozen: bool, kw_only: bool) -> None:
     cls.__doc__ = doc
     fields = dataclasses.fields(cls)
     compared = [field for field in fields if field.compare]
-    made: dict[str, object] = {
+    generated: dict[str, object] = {
         "__init__": _Initialiser(cls, frozen),
         "__repr__": _repr([field.name for field in fields if field.repr]),
         "__eq__": _eq([field.name for field in compared]),
         "__hash__": _hash([field.name for field in compared if field.hash is not False]),
     }
     for name in methods:
-        setattr(cls, name, made[name])
+        setattr(cls, name, generated[name])
     if frozen and not is_frozen:
         cls.__dataclass_params__ = _FrozenParameters(cls.__dataclass_params__)
 

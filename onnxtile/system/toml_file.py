@@ -47,7 +47,7 @@ class TomlFile:
             return schema.model_validate(self.content)
         except pydantic.ValidationError as error:
             # A key that is misspelled is said before the one that is missing for it.
-            first = min(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
+            first = min(error.errors(), key=lambda fault: fault["type"] not in _UNKNOWN)
             # Of a field of several types, pydantic names the one that it tried, too.
             location = tuple(part for part in first["loc"] if part != "[key]" and not str(part).startswith("function-"))
             # Positions in arrays are left out: the line of the error says which table it is.
@@ -175,7 +175,7 @@ def _nearest(location: Location, schema: type[pydantic.BaseModel]) -> str:
 
 def _tables(inside: Iterable[Mapping[str, Any]], key: str | int, whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the JSON schemas of the tables that the key `key` of one of the tables `inside` may hold."""
-    return [one for table in inside for value in _values(table, key) for one in _referred(value, whole)]
+    return [entry for table in inside for value in _values(table, key) for entry in _referred(value, whole)]
 
 
 def _keys(table: Mapping[str, Any]) -> set[str]:

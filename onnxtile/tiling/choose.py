@@ -453,7 +453,7 @@ def examine(
     def grid_of(choice: TileChoice) -> TileGrid:
         return TileGrid.chosen(contraction, bounds, choice.tile, choice.order)
 
-    work = Workload.of(contraction)
+    work = Workload.from_contraction(contraction)
     if pairs_at_most(work, bounds) > _MOST_PAIRS:
         raise NotApplicable(f"its sizes leave more than {_MOST_PAIRS:,} tiles to compare")
     choices = front(work, limits, bounds, nodes)
@@ -479,9 +479,9 @@ def _examine_levels(
     memory, bounds = limits.outer_memory, bounds_of(contraction, limits)
     assert memory is not None
     around = replace(bounds, pixels=None, sliding=(None,), channels=None, filters=None)
-    work, cut = Workload.of(contraction), TileGrid.fullest(contraction, bounds)
+    work, cut = Workload.from_contraction(contraction), TileGrid.fullest(contraction, bounds)
     filled = work.filled(bounds.quanta)
-    nest = Nest.of(filled, (cut.rows.step or 1, cut.k.step or 1, cut.n.step or 1))
+    nest = Nest.from_tile(filled, (cut.rows.step or 1, cut.k.step or 1, cut.n.step or 1))
 
     def nodes(outer: Any, reads: tuple[Any, Any]) -> Any:
         m, k, n = nest.counts(outer)
@@ -524,7 +524,7 @@ def _require_tiles(contraction: Contraction, grid: TileGrid, facts: TilingFacts)
 def _infeasible(name: str, contraction: Contraction, limits: Limits, bounds: AxisBounds) -> Infeasible:
     """Return the error that says how much the smallest tile needs."""
     none = f"no tile of {name!r} is within the limits: the smallest"
-    least, largest = smallest(Workload.of(contraction), bounds)
+    least, largest = smallest(Workload.from_contraction(contraction), bounds)
     if limits.memory is not None and least > limits.memory:
         bias = " with its part of the bias" if any(bias_bytes(contraction)) else ""
         reason = f"{none}{bias} holds {least:,} bytes, and the memory is {limits.memory:,}"

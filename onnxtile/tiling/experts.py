@@ -84,7 +84,7 @@ def find_experts(
     for node in model.graph.all_nodes():
         if node.domain != MICROSOFT or node.op_type not in _OPERANDS:
             continue
-        name = names.of(node)
+        name = names.name_of(node)
         try:
             if name in options.skip:
                 raise NotApplicable("left out on request", ReasonCode.NOT_REQUESTED)

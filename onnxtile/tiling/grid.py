@@ -39,7 +39,7 @@ class Axis:
     outer: int | None = None
 
     @classmethod
-    def of(cls, size: Dim, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
+    def from_size(cls, size: Dim, bound: int | None = None, *, multiple: int = 1, quantum: int = 1) -> Axis:
         """Return an axis of `size` (at least 1) in the longest stretches up to `bound`, which an unknown size must not have.
 
         Stretches are multiples of `multiple` where there is more than one. Raises Infeasible where none fits.
@@ -158,7 +158,7 @@ class TileGrid:
         left, sliding = bounds.pixels, list[Axis]()
         for axis, bound in reversed(list(zip(contraction.sliding, bounds.sliding, strict=True))):
             both = [most for most in (bound, left) if most is not None]
-            cuts = Axis.of(axis.out, min(both, default=None), multiple=m[0], quantum=m[1])
+            cuts = Axis.from_size(axis.out, min(both, default=None), multiple=m[0], quantum=m[1])
             left = None if left is None or cuts.step is None else left // cuts.step
             sliding.append(cuts)
         together = 1
@@ -167,8 +167,8 @@ class TileGrid:
         return cls(
             Axis(contraction.groups, together),
             tuple(reversed(sliding)),
-            Axis.of(contraction.channels, bounds.channels, multiple=k[0], quantum=k[1]),
-            Axis.of(contraction.filters, bounds.filters, multiple=n[0], quantum=n[1]),
+            Axis.from_size(contraction.channels, bounds.channels, multiple=k[0], quantum=k[1]),
+            Axis.from_size(contraction.filters, bounds.filters, multiple=n[0], quantum=n[1]),
         )
 
     @classmethod
@@ -370,7 +370,7 @@ class Workload:
     row: int = 0
 
     @classmethod
-    def of(cls, contraction: Contraction) -> Workload:
+    def from_contraction(cls, contraction: Contraction) -> Workload:
         """Return the workload of a contraction of known sizes."""
         zero = contraction.right.zero
         zeros = int(zero.dtype.itemsize) if zero is not None and zero.axes[1] is not None else 0

@@ -52,7 +52,7 @@ class Nest:
     weights: tuple[float, float, float] = (1, 1, 1)
 
     @classmethod
-    def of(cls, work: Workload, tile: tuple[int, int, int]) -> Nest:
+    def from_tile(cls, work: Workload, tile: tuple[int, int, int]) -> Nest:
         """Return the tiles of a workload without windows; all matrices of a batch count."""
         (rows,) = work.outs
         a, b, c = (size * count for size, count in zip(work.bytes, work.batch, strict=True))

@@ -196,7 +196,7 @@ class AxisBounds:
     in_all: tuple[int | None, int | None] = (None, None)
 
     @classmethod
-    def of(
+    def from_limits(
         cls, limits: Limits, *, kernel: int = 1, rank: int = 1, windows: bool = False, units: tuple[int, int] = (1, 1)
     ) -> AxisBounds:
         """Return the bounds of a contraction with a kernel of so many elements, which slides along `rank` axes.
@@ -236,8 +236,13 @@ class AxisBounds:
 
 def bounds_of(contraction: Contraction, limits: Limits) -> AxisBounds:
     """Return `limits`, axis by axis."""
-    one = contraction
-    return AxisBounds.of(limits, kernel=one.kernel, rank=len(one.sliding), windows=one.windows, units=one.units)
+    return AxisBounds.from_limits(
+        limits,
+        kernel=contraction.kernel,
+        rank=len(contraction.sliding),
+        windows=contraction.windows,
+        units=contraction.units,
+    )
 
 
 def _lesser(bound: int | None, other: int | None) -> int | None:

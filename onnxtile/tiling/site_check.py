@@ -57,11 +57,11 @@ def convolve(contraction: Contraction, x: Array, w: Array) -> Array:
     weights = w.reshape(groups, -1, *w.shape[1:])
     weights = weights.swapaxes(1, 2) if contraction.groups_in_k else weights
     result = np.zeros((batch, groups, weights.shape[1], *outs))
-    for place in product(*(range(slide.kernel) for slide in slides)):
-        pairs = [_meeting(slide, j) for slide, j in zip(slides, place, strict=True)]
+    for offset in product(*(range(slide.kernel) for slide in slides)):
+        pairs = [_meeting(slide, j) for slide, j in zip(slides, offset, strict=True)]
         sources: tuple[Any, ...] = (..., *(source for source, _ in pairs))
         targets: tuple[Any, ...] = (..., *(target for _, target in pairs))
-        element: tuple[Any, ...] = (..., *place)
+        element: tuple[Any, ...] = (..., *offset)
         part = grouped[sources]
         sizes = part.shape[3:]
         flat = weights[element] @ part.reshape(batch, groups, channels, prod(sizes))
@@ -137,8 +137,8 @@ class NodeRun:
         # A value that a later session reads is an output of the one that makes it.
         last_read = {value: at for at, run in enumerate(runs) for value in _inputs(run)} | {result: len(runs)}
         leaving = [{value for value in _results(run) if last_read.get(value, -1) > at} for at, run in enumerate(runs)]
-        made = frozenset(_results(site.emitted))
-        parts = (_part(site, run, (made, values), opset) for run, values in zip(runs, leaving, strict=True))
+        results = frozenset(_results(site.emitted))
+        parts = (_part(site, run, (results, values), opset) for run, values in zip(runs, leaving, strict=True))
         return cls(tuple(parts), name_of(result))
 
     def run(self, trials: Iterable[Mapping[str, Array]]) -> list[Array]:
@@ -153,18 +153,18 @@ def _part(
     site: TiledNode, nodes: Sequence[ir.Node], values: tuple[Set[ir.Value], Set[ir.Value]], opset: int
 ) -> _NodeSession:
     """Return some of the nodes of a site in a session of their own; `values` are those that all its nodes make, and its outputs."""
-    (made, leaving), outer = values, outer_values(site.contraction)
+    (results, leaving), outer = values, outer_values(site.contraction)
     # The sizes for Split and Slice are initializers, as hardware compilers need.
     cutting = [value for node in nodes if node.op_type in {"Split", "Slice"} for value in node.inputs[1:]]
     sizes = [value for value in dict.fromkeys(cutting) if value is not None]
     inside = {*_results(nodes), *sizes}
     fed = [value for value in dict.fromkeys(_inputs(nodes)) if value not in inside]
     # By name where it comes from outside: the value itself may be gone from the model, or its name passed on.
-    blocks = [value for value in fed if value not in made and value.name not in outer]
+    blocks = [value for value in fed if value not in results and value.name not in outer]
 
     def kind(value: ir.Value) -> onnx.TypeProto:
         dtype = value.dtype or site.contraction.dtype
-        if value in made:
+        if value in results:
             return tensor_type(dtype, None)
         if value.name in outer:
             return tensor_type(*outer[value.name][1:])
@@ -285,7 +285,7 @@ class Reference:
     """Half a step of quantization, by which a rounded result is off its exact value at most."""
 
     @classmethod
-    def of(cls, contraction: Contraction, feeds: Mapping[str, Array], kept: ConstantFactors) -> Reference:
+    def from_contraction(cls, contraction: Contraction, feeds: Mapping[str, Array], kept: ConstantFactors) -> Reference:
         """Return the result of `contraction` on these operands, by name; constants are as they were when `kept` took them up.
 
         The result of a quantised island is that before it is rounded, saturated where its type ends.
@@ -541,7 +541,7 @@ def _outcomes(
         if contraction.requantize is not None and not contraction.island:
             yield _equal(got, expected)
             continue
-        reference = Reference.of(contraction, feeds, kept)
+        reference = Reference.from_contraction(contraction, feeds, kept)
         error, original_error = reference.error(got, expected), reference.error(expected, expected)
         yield error, original_error, 2 * original_error + slack
 

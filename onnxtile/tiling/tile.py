@@ -74,7 +74,7 @@ def tile(
     exist, or where more than `MOST_NODES` would be written and the options do not allow so many.
     """
     options = options or TilingPolicy()
-    facts = TilingFacts(shapes, constants, opset_of(model), Unbound.of(free_inputs(model)), free)
+    facts = TilingFacts(shapes, constants, opset_of(model), Unbound.from_inputs(free_inputs(model)), free)
     search = _Search.over(model, limits, facts, options)
     names, copies = search.names, FunctionCopies(model, search.table)
     copies.split(search.is_tileable)
@@ -121,7 +121,7 @@ def opset_to_join(
     options, opset = options or TilingPolicy(), opset_of(model)
     if opset >= SCATTER_OPSET or model.functions:
         return opset
-    facts = TilingFacts(shapes, constants, opset, Unbound.of(free_inputs(model)), free)
+    facts = TilingFacts(shapes, constants, opset, Unbound.from_inputs(free_inputs(model)), free)
     entries = choose(_Search.over(model, limits, facts, options).all(), options)
     sites = (site for site in entries if isinstance(site, TileSite))
     return SCATTER_OPSET if any(scatters(site.contraction, site.grid, SCATTER_OPSET) for site in sites) else opset
@@ -163,11 +163,11 @@ class _Search:
         """Yield the nodes that can be tiled, and the nodes that cannot, with the reason."""
         for node in self.model.graph.all_nodes():
             if self.is_tileable(node):
-                yield self._examine(node, self.facts, self.names.of(node))
+                yield self._examine(node, self.facts, self.names.name_of(node))
                 continue
             reason = reason_untiled(node)
             if reason is not None:
-                yield SkippedNode(self.names.of(node), reason, ReasonCode.UNSUPPORTED)
+                yield SkippedNode(self.names.name_of(node), reason, ReasonCode.UNSUPPORTED)
         for function in self.model.functions.values():
             for node in function.all_nodes():
                 if self.is_tileable(node):

@@ -305,7 +305,7 @@ class BlockRequantizer:
     zero: ir.Value | None
 
     @classmethod
-    def of(cls, writer: Writer, how: Requantize, constants: KnownConstants) -> BlockRequantizer:
+    def from_writer(cls, writer: Writer, how: Requantize, constants: KnownConstants) -> BlockRequantizer:
         """Return the steps for the blocks that `writer` writes."""
         bias = writer.contraction.bias
         one = zero = None
@@ -406,9 +406,9 @@ def write_tiles(
     after its last partial sum, each Concat after its last block.
     """
     contraction, grid = writer.contraction, writer.grid
-    cut = _CutOperands.of(writer, constants, cache, graph)
+    cut = _CutOperands.from_writer(writer, constants, cache, graph)
     how_quantized = contraction.requantize
-    quantizer = None if how_quantized is None else BlockRequantizer.of(writer, how_quantized, constants)
+    quantizer = None if how_quantized is None else BlockRequantizer.from_writer(writer, how_quantized, constants)
     result = (_ScatterResult if scatters(contraction, grid, writer.opset) else _ConcatResult)(writer)
     way = fitting(how, contraction)
     blocks: dict[tuple[int, int, int], PartialSums] = {}
@@ -541,7 +541,7 @@ class _CutOperands:
     alpha: float
 
     @classmethod
-    def of(cls, writer: Writer, constants: KnownConstants, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
+    def from_writer(cls, writer: Writer, constants: KnownConstants, cache: BlockCache, graph: ir.Graph) -> _CutOperands:
         """Return the operands, blocks of constants cut when the model is written."""
         contraction, grid, alpha = writer.contraction, writer.grid, writer.contraction.alpha
         name, other = contraction.letters

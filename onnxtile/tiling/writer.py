@@ -47,7 +47,10 @@ def scatters(contraction: Contraction, grid: TileGrid, opset: int) -> bool:
     copied = _joined_bytes(contraction, grid)
     if not copied or not all(isinstance(size, int) for size in sizes):
         return False  # the bytes of a tile are not known
-    return bool(copied > Workload.of(contraction).held(*_steps(contraction, grid))) and copied > contraction.free()
+    return (
+        bool(copied > Workload.from_contraction(contraction).held(*_steps(contraction, grid)))
+        and copied > contraction.free()
+    )
 
 
 def may_copy_result(contraction: Contraction) -> bool:
@@ -83,7 +86,7 @@ def _window_bytes(contraction: Contraction, grid: TileGrid) -> int:
     """Return the bytes of all windows of the left operand; 0 where tiles read none."""
     if not contraction.windows:
         return 0
-    work = Workload.of(contraction)
+    work = Workload.from_contraction(contraction)
     window = work.blocks(*_steps(contraction, grid))[0] * contraction.left.element_bytes
     return int(window) * grid.groups.count * grid.shape[0] * grid.k.count
 
@@ -94,7 +97,7 @@ def _bytes(operand: TensorOperand) -> int:
 
 def _steps(contraction: Contraction, grid: TileGrid) -> tuple[int, list[int], int, int]:
     """Return the groups, outputs along each sliding axis, channels and filters of a full tile."""
-    work = Workload.of(contraction)
+    work = Workload.from_contraction(contraction)
     steps = [axis.step or out for axis, out in zip(grid.sliding, work.outs, strict=True)]
     return grid.groups.step or 1, steps, grid.k.step or work.channels, grid.n.step or work.filters
 
@@ -127,7 +130,7 @@ class Writer(GraphWriter):
         axes = {"m": self.grid.rows, "k": self.grid.k, "n": self.grid.n}
         places = {axis: axes[axis].place(index) for axis, index in position.items() if axis in axes}
         return {
-            level: {axis: place[side] for axis, place in places.items()}
+            level: {axis: stretch[side] for axis, stretch in places.items()}
             for side, level in enumerate(("outer", "inner"))
         }
 

@@ -362,7 +362,7 @@ def _prepare(_options: FitStepOptions, paths: Sequence[Path]) -> Rendered:
     from onnxtile.report.format import Emission
 
     plans = [path for path in paths if not is_curve(path.name)]
-    emission = Emission.of(plans)
+    emission = Emission.from_paths(plans)
     drawn = _curve_files(path for path in paths if is_curve(path.name))
 
     def rendered(content: Content) -> Mapping[Path, bytes]:

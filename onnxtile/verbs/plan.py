@@ -293,7 +293,7 @@ def require_target(options: EmitOptions, figures: TargetFigures) -> None:
         from onnxtile.firmware.kernels import require_emx
 
         require_emx()
-        ProgramTarget.of(figures).tools()
+        ProgramTarget.from_figures(figures).tools()
 
 
 def _require(options: PlanStep) -> None:
@@ -306,7 +306,7 @@ def _require(options: PlanStep) -> None:
     if not options.is_bare and options.rules.workspaces:
         from onnxtile.planning.workspaces import WorkspaceRules
 
-        WorkspaceRules.of(options.rules.workspaces, options.rules.shared_workspaces)
+        WorkspaceRules.from_texts(options.rules.workspaces, options.rules.shared_workspaces)
 
 
 def _require_one_mode(options: PlanCommand) -> None:
@@ -337,7 +337,7 @@ def _require_tflite_files(options: PlanCommand) -> None:
 def _prepare(options: PlanStep, paths: Sequence[Path]) -> Rendered:
     from onnxtile.report.format import Emission
 
-    return Emission.of(paths, options.compare).content
+    return Emission.from_paths(paths, options.compare).content
 
 
 def _writes(options: PlanCommand) -> str | None:

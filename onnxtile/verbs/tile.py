@@ -57,16 +57,16 @@ def _read_max(value: Any) -> LargestTile:
     entries = [value] if isinstance(value, str | int) else value
     if isinstance(value, bool) or not isinstance(entries, Sequence) or not entries:
         raise values.Unreadable("give a bound", hint=_EXAMPLE_MAX)
-    if len(entries) == 3 and all(one is None or isinstance(one, int) for one in entries):
-        m, k, n = (None if one is None else values.read_count(one) for one in entries)
+    if len(entries) == 3 and all(size is None or isinstance(size, int) for size in entries):
+        m, k, n = (None if size is None else values.read_count(size) for size in entries)
         return LargestTile(axes=(m, k, n))
-    found: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for entry in entries:
         kind, bound = _bound_of(entry)
-        if kind in found or {kind, *found} >= {"every", "axes"}:
+        if kind in bounds or {kind, *bounds} >= {"every", "axes"}:
             raise values.Unreadable(f"{entry!r} is the second bound of its kind", hint=_EXAMPLE_MAX)
-        found[kind] = bound
-    return LargestTile(**found)
+        bounds[kind] = bound
+    return LargestTile(**bounds)
 
 
 def _bound_of(entry: Any) -> tuple[str, Any]:

@@ -32,7 +32,7 @@ def chosen(n: int, memory: int) -> int:
     """Return the fewest bytes that the search of `tile` finds."""
     limits = Limits.of(memory=memory)
     work = Workload(n, n, (SlidingAxis(size=n, out=n),))
-    bounds = AxisBounds.of(limits, kernel=1, rank=1, windows=False)
+    bounds = AxisBounds.from_limits(limits, kernel=1, rank=1, windows=False)
     return front(work, limits, bounds, lambda *counts: prod(counts[:-1]))[-1].bytes_moved
 
 

@@ -310,7 +310,7 @@ def test_a_call_on_other_bytes_at_another_size_is_named() -> None:
     moved = {name: address.at(64) for name, address in call.addresses.items()}
     other = replace(program, calls=(first, replace(call, addresses=moved)))
     with pytest.raises(UsageError, match=r"the node that makes 'z' \(Exp\).* other addresses"):
-        over_sizes([program, other], SizePoints.of({"n": (1, 4)}, []), ())
+        over_sizes([program, other], SizePoints.from_ranges({"n": (1, 4)}, []), ())
 
 
 def test_the_command_writes_a_program_over_a_range_or_names_the_tensor(
@@ -335,7 +335,7 @@ def test_the_command_writes_a_program_over_a_range_or_names_the_tensor(
 
 def test_a_number_is_a_product_of_sizes_or_none() -> None:
     batch, length = SizeFormula.symbol("batch"), SizeFormula.symbol("length")
-    points = SizePoints.of({"batch": (1, 3), "length": (1, 8)}, [batch, length, length // 2])
+    points = SizePoints.from_ranges({"batch": (1, 3), "length": (1, 8)}, [batch, length, length // 2])
     assert points.points[0] == {"batch": 3, "length": 8}
     for name in ("batch", "length"):
         assert {point[name] % 2 for point in points.points[1:]} == {0, 1} and min(

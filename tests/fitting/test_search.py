@@ -100,12 +100,12 @@ def test_the_shortest_strips_are_of_one_row_of_the_result() -> None:
     assert rows % results, "longer and shorter strips differ by the rounding"
     shortest = about.cost(0, 12, Cut(rows // results))
     assert shortest is not None
-    ways = RegionCuts(about, shortest.peak, recomputes=False).of(0, 12)
+    ways = RegionCuts(about, shortest.peak, recomputes=False).costs_of(0, 12)
     assert any(way.cut.step == rows // results for way in ways)
 
 
 def test_no_way_to_cut_a_region_is_dearer_than_another_in_each_respect() -> None:
-    ways = RegionCuts(regions(), 8 * 1024, recomputes=True).of(0, 12)
+    ways = RegionCuts(regions(), 8 * 1024, recomputes=True).costs_of(0, 12)
     assert ways
     for one in ways:
         assert one.peak <= 8 * 1024
@@ -155,7 +155,7 @@ def test_ends_of_regions_from_which_no_way_leads_on_do_not_end_the_search(monkey
         tried.append(stop)
         return [] if start else [RegionCost(start, stop, Cut(1), 1, 0, 2 * (stop - start), 0, 2 * (stop - start))]
 
-    monkeypatch.setattr(cuts, "of", ways)
+    monkeypatch.setattr(cuts, "costs_of", ways)
     monkeypatch.setattr(PathSearch, "_is_worth", lambda _self, start, stop: stop > start)
     found = PathSearch(cuts, Prices()).schedule()
     assert found is not None
@@ -530,10 +530,10 @@ def test_no_better_cut_is_looked_for_where_the_effort_is_used_up() -> None:
     capacity = 6 * 1024
     free, spent = (RegionCuts(one, capacity, recomputes=True) for one in (about, other))
     spent.most = 0
-    assert free.of(0, 12) and spent.of(0, 12)
+    assert free.costs_of(0, 12) and spent.costs_of(0, 12)
     counted = other.counted
     for cuts in (free, spent):
-        for way in cuts.of(0, 12):
+        for way in cuts.costs_of(0, 12):
             cuts._refine(way)
     assert other.counted == counted < about.counted
 

@@ -122,7 +122,7 @@ def test_symbols_come_once_in_order(two: ir.Model) -> None:
 
 
 def unbound(**shapes: list[int | str | None]) -> Unbound:
-    return Unbound.of(ir.Value(name=name, shape=ir.Shape(shape)) for name, shape in shapes.items())
+    return Unbound.from_inputs(ir.Value(name=name, shape=ir.Shape(shape)) for name, shape in shapes.items())
 
 
 def test_sizes_with_names_are_bound_by_them() -> None:

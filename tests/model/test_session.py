@@ -196,7 +196,7 @@ def test_pieces_run_in_place() -> None:
     feeds = sample_feeds(model, known, seed=1)
     expected = whole(model, feeds)
     dtype = ir.DataType.FLOAT
-    given = {name: TensorMemory.of(array, dtype) for name, array in feeds.items()}
+    given = {name: TensorMemory.from_array(array, dtype) for name, array in feeds.items()}
     made = {name: TensorMemory.empty(dtype, array.shape, array.nbytes) for name, array in expected.items()}
     pieces = SplitSession(model)
     pieces.run_in_place({name: one.binding for name, one in given.items()}, {n: one.binding for n, one in made.items()})
@@ -305,7 +305,7 @@ def test_functions_and_unread_results_come_along() -> None:
 def test_values_between_pieces_hold_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_MOST_HELD", 100)
     model = ir.from_proto(MAKERS["wide"](200))
-    x = TensorMemory.of(sample_feeds(model, known, seed=1)["x"], ir.DataType.FLOAT)
+    x = TensorMemory.from_array(sample_feeds(model, known, seed=1)["x"], ir.DataType.FLOAT)
     y = TensorMemory.empty(ir.DataType.FLOAT, x.shape, len(x.data))
     pieces = SplitSession(model)
     made = list[weakref.ref[Any]]()

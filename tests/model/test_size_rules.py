@@ -270,7 +270,7 @@ def test_what_is_said_of_a_range_holds_at_each_of_its_sizes(a: SizeFormula, b: S
     assert (a - b).at(at) == a.at(at) - b.at(at)
     if is_at_least(a, b, RANGES):
         assert a.at(at) >= b.at(at)
-    assert SizePieces.of([a, b]).at(at) == max(a.at(at), b.at(at))
+    assert SizePieces.from_formulas([a, b]).at(at) == max(a.at(at), b.at(at))
     assert read_size(str(a), RANGES) is None or read_size(str(a), RANGES).at(at) == a.at(at)  # type: ignore[union-attr]
 
 

@@ -50,7 +50,7 @@ def whole() -> tuple[ir.Model, dict[str, ir.Node], dict[str, ir.Value]]:
 def test_constants_that_are_not_fed_come_along() -> None:
     model, nodes, values = whole()
     cut = Submodels(model)
-    proto = cut.of([nodes["scale"], nodes["shift"]], {values["x"]: FLOATS}, [values["b"]])
+    proto = cut.model_of([nodes["scale"], nodes["shift"]], {values["x"]: FLOATS}, [values["b"]])
     assert [tensor.name for tensor in proto.graph.initializer] == ["w", "k"]
     found = cut.session(proto).run({"x": np.ones(2, np.float32)})
     assert found["b"].tolist() == [3.5, 4.5]
@@ -59,7 +59,7 @@ def test_constants_that_are_not_fed_come_along() -> None:
 def test_constants_that_are_fed_are_not_in_the_model() -> None:
     model, nodes, values = whole()
     cut = Submodels(model)
-    proto = cut.of([nodes["scale"]], {values["x"]: FLOATS, values["w"]: FLOATS}, [values["a"]])
+    proto = cut.model_of([nodes["scale"]], {values["x"]: FLOATS, values["w"]: FLOATS}, [values["a"]])
     assert not proto.graph.initializer
     fed = {"x": np.ones(2, np.float32), "w": np.full(2, 7, np.float32)}
     assert cut.session(proto).run(fed)["a"].tolist() == [7, 7]
@@ -68,7 +68,7 @@ def test_constants_that_are_fed_are_not_in_the_model() -> None:
 def test_functions_that_are_called_come_along_and_no_others() -> None:
     model, nodes, values = whole()
     cut = Submodels(model)
-    proto = cut.of([nodes["call"]], {values["b"]: tensor_type(ir.DataType.FLOAT, None)}, [values["d"]])
+    proto = cut.model_of([nodes["call"]], {values["b"]: tensor_type(ir.DataType.FLOAT, None)}, [values["d"]])
     assert [function.name for function in proto.functions] == ["twice"]
     assert cut.session(proto).run({"b": np.ones(5, np.float32)})["d"].tolist() == [2] * 5  # of any rank and size
 
@@ -77,7 +77,7 @@ def test_a_body_reads_what_it_captures() -> None:
     model, nodes, values = whole()
     cut = Submodels(model)
     types = {values["c"]: tensor_type(ir.DataType.BOOL, ()), values["d"]: FLOATS}
-    proto = cut.of([nodes["branch"]], types, [values["y"]])
+    proto = cut.model_of([nodes["branch"]], types, [values["y"]])
     assert [tensor.name for tensor in proto.graph.initializer] == ["w"]
     assert cut.session(proto).run({"c": np.array(True), "d": np.ones(2, np.float32)})["y"].tolist() == [4, 5]
 
@@ -93,7 +93,9 @@ def test_equal_nodes_with_names_of_their_places_are_equal_bytes() -> None:
         node = n["scale"]
         names = {value: f"v{i}" for i, value in enumerate((*node.inputs, *node.outputs)) if value is not None}
         types = {v["x"]: FLOATS, v["w"]: FLOATS}
-        made.append(Submodels(m).of([node], types, node.outputs, names=names).SerializeToString(deterministic=True))
+        made.append(
+            Submodels(m).model_of([node], types, node.outputs, names=names).SerializeToString(deterministic=True)
+        )
     assert made[0] == made[1]
 
 
@@ -101,7 +103,7 @@ def test_the_model_stays_as_it_is() -> None:
     model, nodes, values = whole()
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     cut = Submodels(model)
-    cut.session(cut.of([nodes["scale"]], {values["x"]: FLOATS}, [values["a"]]))
+    cut.session(cut.model_of([nodes["scale"]], {values["x"]: FLOATS}, [values["a"]]))
     exposing(model, ["b", "w", "x"])
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
     assert len(list(values["x"].uses())) == 1
@@ -116,7 +118,7 @@ def test_inner_values_inputs_and_constants_are_exposed() -> None:
 def test_a_model_that_onnxruntime_refuses_is_an_error() -> None:
     model, nodes, values = whole()
     cut = Submodels(model)
-    proto = cut.of([nodes["scale"]], {values["x"]: tensor_type(ir.DataType.INT64, (2,))}, [values["a"]])
+    proto = cut.model_of([nodes["scale"]], {values["x"]: tensor_type(ir.DataType.INT64, (2,))}, [values["a"]])
     with pytest.raises(ModelError, match="onnxruntime cannot load"):
         cut.session(proto)
 

@@ -61,10 +61,10 @@ def test_a_model_has_the_budgets_of_all_and_those_of_the_patterns_that_its_name_
     """
     budgets = read(tmp_path, GOOD + text).budgets
     given = {"max_arena": 2**20, "min_fused": {"LayerNorm": 2}}
-    assert budgets.of(Path("a/net.onnx")).model_dump(exclude_unset=True) == given
+    assert budgets.budgets_of(Path("a/net.onnx")).model_dump(exclude_unset=True) == given
     wide = {**given, "max_arena": 2**21, "max_nodes": 9}
-    assert budgets.of(Path("a/wide.onnx")).model_dump(exclude_unset=True) == wide
-    assert budgets.of(Path("wide-2.onnx")).model_dump(exclude_unset=True) == {**wide, "max_arena": 3 * 2**20}
+    assert budgets.budgets_of(Path("a/wide.onnx")).model_dump(exclude_unset=True) == wide
+    assert budgets.budgets_of(Path("wide-2.onnx")).model_dump(exclude_unset=True) == {**wide, "max_arena": 3 * 2**20}
 
 
 def test_a_model_has_the_options_of_all_and_those_of_the_patterns_that_its_name_matches(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_a_model_has_the_options_of_all_and_those_of_the_patterns_that_its_name_
     """
     (tmp_path / "layout.toml").write_text('workspaces = {Conv = "8"}')
     step = read(tmp_path, '[[steps]]\ndo = "plan"\nruns = "9s"\n' + text).steps[0]
-    assert step.of(Path("a/net.onnx")).options == step.options
-    wide, narrow = (step.of(Path(name)).options for name in ("a/wide.onnx", "wide-2.onnx"))
+    assert step.step_for(Path("a/net.onnx")).options == step.options
+    wide, narrow = (step.step_for(Path(name)).options for name in ("a/wide.onnx", "wide-2.onnx"))
     assert wide == replace(step.options, dims={"batch": 2, "seq": 4}, order="any")
     assert narrow == replace(wide, dims={}, layout=narrow.layout)
     assert narrow.layout != wide.layout

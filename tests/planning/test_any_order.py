@@ -105,7 +105,7 @@ def test_bytes_that_are_read_later_count_on_every_path() -> None:
 
 
 def test_workspaces_count_in_every_order() -> None:
-    rules = WorkspaceRules.of({"Transpose": "5000"}, shared=False)
+    rules = WorkspaceRules.from_texts({"Transpose": "5000"}, shared=False)
     result = Case.of(RESIDUAL).plan(workspaces=rules)
     assert result.any_order_bound == result.arena_size == 3 * 1024 + 5056
 
@@ -161,7 +161,7 @@ def test_an_order_of_a_lower_peak_and_a_larger_arena_is_not_taken() -> None:
 @given(model=models(8), placing=st.sampled_from(PLACINGS))
 def test_the_arena_of_min_peak_is_never_larger(planner: str, model: onnx.ModelProto, placing: dict[str, Any]) -> None:
     case = Case.of(model)
-    rules = WorkspaceRules.of({"Softmax": "48", "Transpose": "outputs[0].bytes"}, shared=False)
+    rules = WorkspaceRules.from_texts({"Softmax": "48", "Transpose": "outputs[0].bytes"}, shared=False)
     own, least = (
         case.plan(order=order, planner=planner, alignment=4, workspaces=rules, **placing)
         for order in ("model", "min-peak")

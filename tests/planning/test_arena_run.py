@@ -232,7 +232,7 @@ def test_equal_nodes_share_a_session() -> None:
 def test_nodes_share_a_session_at_all_sizes() -> None:
     case = Case.of("g (float[2,3] x, float[4,5] z) => (float[2,3] y, float[4,5] w) { y = Relu(x) w = Relu(z) }")
     kernels = Kernels(LayoutFacts(case.model, case.shapes, case.constants))
-    first, second = map(kernels.of, case.model.graph)
+    first, second = map(kernels.kernel_of, case.model.graph)
     assert first.session is second.session
     assert first.kind != second.kind
     assert kernels.kinds == 2

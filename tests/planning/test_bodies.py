@@ -190,7 +190,7 @@ def test_a_workspace_that_is_too_small_for_its_bodies_is_refused(text: str, fiel
 def test_what_lies_beside_its_bodies_in_the_workspace_of_a_node_is_nobody_elses(other: str) -> None:
     """A node with a body has a workspace of its own behind it, too."""
     case = Case.of(LOOP)
-    result = case.plan(share=("view",), planner="naive", workspaces=WorkspaceRules.of({"Loop": "128"}, False))
+    result = case.plan(share=("view",), planner="naive", workspaces=WorkspaceRules.from_texts({"Loop": "128"}, False))
     assert case.run(result, feeds=[FEEDS]).equal
     workspace = next(row for row in result.buffers if row.kind == "workspace")
     end = workspace.offset + workspace.size - 64

@@ -58,7 +58,7 @@ def naive(problem: Problem) -> list[int]:
 
 def solved(problem: Problem, looks: int = 10**6) -> tuple[OffsetPlan, Placement]:
     solution = solve(problem, naive(problem), Effort(looks, looks))
-    plan = OffsetPlan.of(problem, solution.offsets)
+    plan = OffsetPlan.from_offsets(problem, solution.offsets)
     assert check(problem, plan) == ()
     return plan, solution
 

@@ -147,7 +147,7 @@ def test_the_model_stays_as_it_is() -> None:
 def test_every_format_takes_a_plan_with_functions(tmp_path: Path) -> None:
     plan = api.plan(model(GRAPHS["in branches"])).plan.to_dict()
     files = [tmp_path / f"p.{ending}" for ending in ("json", "csv", "h", "html", "svg", "trace.json", "tflm.json")]
-    content = Emission.of(files).content(plan)
+    content = Emission.from_paths(files).content(plan)
     assert b"y/then_branch/r/v" in content[tmp_path / "p.trace.json"]
     assert content.keys() == set(files)
 

@@ -145,7 +145,7 @@ def test_the_report_says_what_the_inside_of_a_meta_op_would_need() -> None:
     schema = json.loads((Path(__file__).parents[2] / "docs" / "plan.schema.json").read_text())
     jsonschema.validate(json.loads(json.dumps(document_of(result.to_dict()))), schema)
     for rule, expected in (("inside", size), ("2 * inside + 64", 2 * size + 64)):
-        counted = case.plan(workspaces=WorkspaceRules.of({"ScaledDotProductAttention": rule}, shared=False))
+        counted = case.plan(workspaces=WorkspaceRules.from_texts({"ScaledDotProductAttention": rule}, shared=False))
         assert [row.size for row in counted.buffers if row.kind == "workspace"] == [expected]
         assert counted.insides == (replace(result.insides[0], in_arena=True),)
         assert counted.arena_size == result.arena_size + expected
@@ -175,7 +175,7 @@ def test_a_pattern_may_count_the_inside_of_its_meta_op(tmp_path: Path) -> None:
 def test_the_inside_of_an_operator_that_is_no_meta_op_is_refused() -> None:
     case = fused(ATTENTION, "ScaledDotProductAttention")
     with pytest.raises(ModelError, match=r"the workspace 'inside' of the node .* it is not a meta-op"):
-        case.plan(workspaces=WorkspaceRules.of({"Neg": "inside"}, shared=False))
+        case.plan(workspaces=WorkspaceRules.from_texts({"Neg": "inside"}, shared=False))
 
 
 def test_calls_of_equal_sizes_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:

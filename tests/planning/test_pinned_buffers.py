@@ -100,7 +100,7 @@ def test_the_search_proves_the_smallest_arena_around_pins(problem: Problem) -> N
     assume(problem.pin_overlap is None)
     start = list(find_planner("naive").plan(problem).offsets.values())
     solution = solve(problem, start, Effort(10**6, 10**6))
-    plan = OffsetPlan.of(problem, solution.offsets)
+    plan = OffsetPlan.from_offsets(problem, solution.offsets)
     assert check(problem, plan) == ()
     assert solution.proof.ended == "search ended"
     assert solution.proof.lower_bound == plan.size

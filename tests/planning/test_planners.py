@@ -90,7 +90,7 @@ def test_the_order_by_breadth_begins_with_the_fullest_step() -> None:
 @given(problems())
 def test_every_filling_of_the_skyline_is_sound(problem: Problem) -> None:
     for offsets in fillings(problem, 10_000):
-        assert check(problem, OffsetPlan.of(problem, offsets)) == ()
+        assert check(problem, OffsetPlan.from_offsets(problem, offsets)) == ()
 
 
 def test_rounds_of_the_skyline_that_ran_before_are_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +135,13 @@ def test_the_skyline_is_compiled_where_that_takes_less_time(
 
 @given(problem=problems(40), weight=st.integers(1, 100), power=st.floats(-3, 3))
 def test_however_far_the_fullest_runs_ahead_the_filling_is_sound(problem: Problem, weight: int, power: float) -> None:
-    strip = Strip.of(problem)
+    strip = Strip.from_problem(problem)
     if not len(strip.number):
         return
     keys = strip.size.astype(float) ** power
     found = skyline.fill(strip.waiting(keys), strip.soonest, strip.live, weight)
     offsets = strip.offsets(found, len(problem.buffers))
-    assert check(replace(problem, conflicts=frozenset()), OffsetPlan.of(problem, offsets)) == ()
+    assert check(replace(problem, conflicts=frozenset()), OffsetPlan.from_offsets(problem, offsets)) == ()
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_compiled_the_skyline_is_filled_in_the_same_way() -> None:
     draw = random.Random(3)
     starts = [draw.randrange(2_000) for _ in range(2_000)]
     buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 200)) for i, s in enumerate(starts)]
-    strip = Strip.of(Problem(tuple(buffers)))
+    strip = Strip.from_problem(Problem(tuple(buffers)))
     keys = (strip.upper - strip.lower).astype(float)
     fast = compiled.function(skyline, "fill")
     for weight in (2, 15, 100):

@@ -42,7 +42,7 @@ def test_what_makes_no_sense_is_refused(make, message: str) -> None:  # type: ig
 def test_nothing_to_place_takes_nothing() -> None:
     problem = Problem(())
     assert problem.peak == (0, 0)
-    assert OffsetPlan.of(problem, []).size == 0
+    assert OffsetPlan.from_offsets(problem, []).size == 0
 
 
 def test_lives_that_touch_do_not_meet() -> None:
@@ -59,7 +59,7 @@ def test_sizes_count_as_rounded_up_to_the_alignment() -> None:
 def test_an_alignment_of_its_own_wastes_nothing_of_the_others() -> None:
     problem = Problem((Buffer("a", 1, 0, 1, alignment=64), Buffer("b", 63, 0, 1, alignment=1)))
     assert problem.lower_bound == 64
-    plan = OffsetPlan.of(problem, [0, 1])
+    plan = OffsetPlan.from_offsets(problem, [0, 1])
     assert plan.size == 64
 
 

@@ -54,7 +54,7 @@ from tests.planning.test_mutations import MIXED
 Document: TypeAlias = dict[str, Any]
 Path_: TypeAlias = tuple[str | int, ...]
 
-WORKSPACES = WorkspaceRules.of({"Exp": "100", "Softmax": "outputs[0].bytes"}, shared=False)
+WORKSPACES = WorkspaceRules.from_texts({"Exp": "100", "Softmax": "outputs[0].bytes"}, shared=False)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "parts, views and in place": (MIXED, {}),
     "inputs inside": (MIXED, {"io": "inside", "alignment": 16}),

@@ -28,7 +28,7 @@ chain (float[64] x) => (float[64] y) {
 def planned(graph: str = CHAIN, shared: bool = False, order: str = "model", **texts: str) -> PlanResult:
     """Return a plan with these workspaces that was checked, and run inside its arena."""
     case = Case.of(graph)
-    plan = case.plan(workspaces=WorkspaceRules.of(texts, shared), order=order)
+    plan = case.plan(workspaces=WorkspaceRules.from_texts(texts, shared), order=order)
     assert case.run(plan).equal
     return plan
 
@@ -75,7 +75,9 @@ def test_all_kernels_may_share_beside_unique_bytes() -> None:
 @pytest.mark.parametrize("planner", list(planners()))
 def test_unique_workspaces_of_every_planner(planner: str) -> None:
     case = Case.of(CHAIN)
-    plan = case.plan(planner=planner, workspaces=WorkspaceRules.of({"Softmax": "100 unique"}, False), order="any")
+    plan = case.plan(
+        planner=planner, workspaces=WorkspaceRules.from_texts({"Softmax": "100 unique"}, False), order="any"
+    )
     assert case.run(plan).equal
 
 
@@ -132,7 +134,7 @@ def test_rules_that_say_nothing_are_refused(rules: dict[str, str], message: str)
 
 def test_shared_rules_hold_for_one_order_only() -> None:
     with pytest.raises(UsageError, match="cannot share one workspace") as error:
-        Case.of(CHAIN).plan(workspaces=WorkspaceRules.of({"Softmax": "100 shared"}, False), order="any")
+        Case.of(CHAIN).plan(workspaces=WorkspaceRules.from_texts({"Softmax": "100 shared"}, False), order="any")
     assert error.value.hint == "leave 'shared' out of the rules"
 
 

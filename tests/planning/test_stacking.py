@@ -29,7 +29,7 @@ def _formulas(seed: int, alignment: int) -> tuple[RangeFormulas, Problem, dict[s
     for number in range(40):
         name, first = f"t{number}", random.randrange(30)
         symbols = random.choice((("a",), ("b",), ("c",), ("a", "b"), ("b", "c")))
-        sizes[name] = SizeFormula.of({symbols: random.choice((4, 8, 64, 256))})
+        sizes[name] = SizeFormula.from_terms({symbols: random.choice((4, 8, 64, 256))})
         unit = random.choice((None, 8)) if alignment < 8 else None
         most = sizes[name].at({"a": 30, "b": 30, "c": 30})
         buffers.append(Buffer(name, most, first, first + random.randint(1, 8), unit))
@@ -106,7 +106,7 @@ def sliced(rows: int, steps: int, parts: int, seed: int) -> Problem:
 def test_it_is_sound_and_no_larger(problem: Problem) -> None:
     start = NAIVE.plan(problem)
     offsets = EjectionSearch(problem).lowered([start.offsets[b.name] for b in problem.buffers], SearchBudget(20_000))
-    plan = OffsetPlan.of(problem, list(offsets))
+    plan = OffsetPlan.from_offsets(problem, list(offsets))
     assert check(problem, plan) == ()
     assert problem.lower_bound <= plan.size <= start.size
 

@@ -190,6 +190,6 @@ def test_the_bound_of_parts_holds_where_whole_buffers_share_other_bytes() -> Non
       v14 = Relu(x0)
     }
     """)
-    workspaces = WorkspaceRules.of({"Softmax": "48"}, shared=False)
+    workspaces = WorkspaceRules.from_texts({"Softmax": "48"}, shared=False)
     found = case.plan(io="inside", planner="naive", alignment=4, workspaces=workspaces)
     assert (found.bound, found.lower_bound, found.peak) == ("parts", 256, 296)

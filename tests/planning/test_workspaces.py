@@ -30,7 +30,7 @@ chain (float[1,2,8,8] x, float[3,2,3,3] w) => (float[1,3,6,6] y) {
 
 
 def rules(shared: bool = False, **texts: str) -> Any:
-    return {"workspaces": WorkspaceRules.of(texts, shared)}
+    return {"workspaces": WorkspaceRules.from_texts(texts, shared)}
 
 
 def test_a_kernel_has_its_workspace_while_it_runs() -> None:

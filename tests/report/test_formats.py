@@ -155,7 +155,7 @@ def test_the_block_of_constants_has_each_at_its_offset(transformer: Path, tmp_pa
 
 def test_the_title_is_the_name_of_the_file(problem: Plan, tmp_path: Path) -> None:
     header, page = tmp_path / "net.h", tmp_path / "net.v2.html"
-    content = Emission.of([header, page]).content(problem)
+    content = Emission.from_paths([header, page]).content(problem)
     assert b"#ifndef NET_H" in content[header]
     assert b"<h1>net.v2</h1>" in content[page]
 
@@ -164,12 +164,12 @@ def test_another_plan_to_compare_with(problem: Plan, tmp_path: Path) -> None:
     before = tmp_path / "before.json"
     before.write_text(json.dumps(problem))
     page = tmp_path / "plan.html"
-    assert b'"said":"before"' in Emission.of([page], compare=before).content(problem)[page]
+    assert b'"said":"before"' in Emission.from_paths([page], compare=before).content(problem)[page]
 
 
 def test_options_of_pictures_need_one() -> None:
     with pytest.raises(UsageError, match="about pictures"):
-        Emission.of([Path("plan.json")], Path("before.json"))
+        Emission.from_paths([Path("plan.json")], Path("before.json"))
 
 
 def test_the_page_opens_with_the_colouring_asked_for(plan: Plan) -> None:
@@ -212,7 +212,7 @@ def test_what_is_no_plan(text: str | None, message: str, tmp_path: Path) -> None
     if text is not None:
         before.write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=message):
-        Emission.of([tmp_path / "plan.svg"], compare=before)
+        Emission.from_paths([tmp_path / "plan.svg"], compare=before)
 
 
 # What lies inside bodies of If, Loop and Scan, in formats that know no plan within a plan.

@@ -46,7 +46,7 @@ def product_of(sizes: tuple[int, int, int], *kinds: Any) -> Workload:
 
 
 def front(work: Workload, limits: Limits) -> tuple[TileChoice, ...]:
-    return search.front(work, limits, AxisBounds.of(limits), tiles)
+    return search.front(work, limits, AxisBounds.from_limits(limits), tiles)
 
 
 def weights(work: Workload) -> tuple[float, float, float]:
@@ -162,7 +162,7 @@ def test_it_is_as_good_as_trying_everything(
         m, k, n = map(min, choice.tile[1:], totals(work, limits))
         assert choice.held == m * k * a + k * n * b + m * n * c + n * column + m * row
     if not choices and memory is not None and largest == (None, None):
-        assert search.smallest(work, AxisBounds.of(limits))[0] > memory
+        assert search.smallest(work, AxisBounds.from_limits(limits))[0] > memory
 
 
 @draws(200)
@@ -308,7 +308,7 @@ def test_a_trade_table_is_small_and_has_the_ends_and_the_choice() -> None:
 def test_the_number_of_tiles_to_compare_is_bounded_before_they_are_made(
     sizes: tuple[int, int, int], limits: Limits
 ) -> None:
-    work, bounds = product_of(sizes), AxisBounds.of(limits)
+    work, bounds = product_of(sizes), AxisBounds.from_limits(limits)
     steps = search.shortest_steps(sizes[0], bounds.sliding[0]), search.shortest_steps(sizes[2], bounds.filters)
     made = len(steps[0]) * len(steps[1])
     assert made <= search.pairs_at_most(work, bounds) <= 16 * made
@@ -419,7 +419,7 @@ def test_a_convolution_is_as_good_as_trying_everything(
             known = best.get(number, inf)
             best[number] = int(min(known, conv_simulated(work, tile, order, known)))
     expected = {n: b for n, b in best.items() if all(b < other for number, other in best.items() if number < n)}
-    bounds = AxisBounds.of(limits, kernel=work.kernel, rank=2, windows=True)
+    bounds = AxisBounds.from_limits(limits, kernel=work.kernel, rank=2, windows=True)
     choices = search.front(work, limits, bounds, conv_tiles)
     assert {choice.nodes: choice.bytes_moved for choice in choices} == expected
     for choice in choices:
@@ -444,7 +444,7 @@ def grid_of(m: int, k: int, n: int, limits: Limits) -> TileGrid:
 
 @given(SIZES, BOUNDS)
 def test_stretches_cover_an_axis_once_in_order_and_keep_the_bound(size: int, bound: int | None) -> None:
-    axis = Axis.of(size, bound)
+    axis = Axis.from_size(size, bound)
     elements = [e for i in range(axis.count) for e in range(size)[axis.stretch(i)]]
     assert elements == list(range(size))
     assert axis.widths == [len(range(size)[axis.stretch(i)]) for i in range(axis.count)]
@@ -454,10 +454,10 @@ def test_stretches_cover_an_axis_once_in_order_and_keep_the_bound(size: int, bou
 
 @given(SIZES, st.integers(1, 400))
 def test_all_stretches_but_the_last_are_full(size: int, bound: int) -> None:
-    *full, last = Axis.of(size, bound).widths
+    *full, last = Axis.from_size(size, bound).widths
     assert all(width == bound for width in full)
     assert last <= bound
-    assert Axis.of(size, bound).count == -(-size // bound), "no more stretches than needed"
+    assert Axis.from_size(size, bound).count == -(-size // bound), "no more stretches than needed"
 
 
 @given(st.tuples(*[st.integers(1, 40)] * 3), st.tuples(*[st.one_of(st.none(), st.integers(1, 50))] * 3))

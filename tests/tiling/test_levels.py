@@ -111,7 +111,7 @@ def test_the_choice_has_an_outer_tile_that_moves_the_fewest_bytes(
 ) -> None:
     m, k, n = sizes
     work = Workload(k, n, (SlidingAxis(size=m, out=m),), 1, weights)
-    nest = Nest.of(work, tuple(map(min, tile, sizes)))
+    nest = Nest.from_tile(work, tuple(map(min, tile, sizes)))
     choices = search.front_of_outer(work, memory, AxisBounds(), nest, number_of_tiles(nest))
     best = None
     for outer in product(*(range(1, size + 1) for size in sizes)):
@@ -133,7 +133,7 @@ def test_the_choice_has_an_outer_tile_that_moves_the_fewest_bytes(
 
 def test_of_equal_outer_tiles_the_largest_counts() -> None:
     work = Workload(72, 144, (SlidingAxis(size=65, out=65),))
-    nest = Nest.of(work, (64, 64, 64))
+    nest = Nest.from_tile(work, (64, 64, 64))
     (choice,) = search.front_of_outer(work, 2**18, AxisBounds(), nest, number_of_tiles(nest))
     assert choice.tile == (1, 65, 72, 144), "all of it fits"
 

@@ -469,8 +469,8 @@ _MOST_SUMMED = 1 << 23
 def sum_quantised_means(edit: ModelEdit) -> list[ir.Node]:
     """Write means of dequantised maps that matter as sums of their integers; return the means that went."""
     changed = []
-    made = [value for node in edit.model.graph for value in node.outputs if edit.dtype(value) in BYTES]
-    least = max(map(edit.bytes, made), default=0) // _LARGE
+    results = [value for node in edit.model.graph for value in node.outputs if edit.dtype(value) in BYTES]
+    least = max(map(edit.bytes, results), default=0) // _LARGE
     for node in list(edit.model.graph):
         source = node.inputs[0] if _SUM_OF.get(node.op_type) == "ReduceSum" and node.domain in STANDARD else None
         stored = None if source is None else _stored(edit, source)
@@ -547,11 +547,11 @@ def scale_by_extremes(edit: ModelEdit) -> list[ir.Node]:
         both = edit.value(f"{stem}/extremes", (2, *(1,) * (rank - 1)), ir.DataType.FLOAT)
         edit.add(node, "Concat", ends, both, [ir.AttrInt64("axis", 0)])
         kinds = (edit.sizes(both) or (), ir.DataType.UINT8), ((), ir.DataType.FLOAT), ((), ir.DataType.UINT8)
-        found = [edit.value(f"{stem}/scale{place}", *kind) for place, kind in enumerate(kinds)]
-        edit.again(node, node, [both], found)
+        scales = [edit.value(f"{stem}/scale{position}", *kind) for position, kind in enumerate(kinds)]
+        edit.again(node, node, [both], scales)
         integers = edit.value(f"{stem}/integers", sizes, ir.DataType.UINT8)
-        edit.add(node, "QuantizeLinear", [source, *found[1:]], integers)
-        for old, new in zip(node.outputs, (integers, *found[1:]), strict=True):
+        edit.add(node, "QuantizeLinear", [source, *scales[1:]], integers)
+        for old, new in zip(node.outputs, (integers, *scales[1:]), strict=True):
             edit.replace(old, new)
         edit.model.graph.remove(node, safe=True)
         changed.append(node)
@@ -609,7 +609,7 @@ def _layer(edit: ModelEdit, node: ir.Node, source: ir.Value) -> Normalisation | 
     axis = node.attributes.get_int("axis", -1) % rank
     if axis == rank - 1:
         return None  # rows are apart
-    return Normalisation(source, node.outputs[0], 0, axis, *(_array(edit, node, place) for place in (1, 2)))
+    return Normalisation(source, node.outputs[0], 0, axis, *(_array(edit, node, position) for position in (1, 2)))
 
 
 def _groups(edit: ModelEdit, node: ir.Node, source: ir.Value) -> Normalisation:
@@ -634,8 +634,8 @@ def _instances(edit: ModelEdit, node: ir.Node, source: ir.Value) -> Normalisatio
 _READERS = {"GroupNormalization": _groups, "InstanceNormalization": _instances, "LayerNormalization": _layer}
 
 
-def _array(edit: ModelEdit, node: ir.Node, place: int) -> Array | None:
-    value = node.inputs[place] if place < len(node.inputs) else None
+def _array(edit: ModelEdit, node: ir.Node, position: int) -> Array | None:
+    value = node.inputs[position] if position < len(node.inputs) else None
     return None if value is None else edit.constants.array(value)
 
 
@@ -643,8 +643,8 @@ def _by_channel(edit: ModelEdit, node: ir.Node, source: ir.Value, result: ir.Val
     """Return the normalisation of groups of channels; a scale or a bias of each group is that of each of its channels."""
     sizes = edit.sizes(source) or ()
     numbers: list[Array | None] = []
-    for place, neutral in ((1, 1), (2, 0)):
-        array = _array(edit, node, place)
+    for position, neutral in ((1, 1), (2, 0)):
+        array = _array(edit, node, position)
         if array is not None:
             array = np.repeat(array, sizes[1] // len(array)).reshape(-1, *(1 for _ in sizes[_AFTER_CHANNELS:]))
         numbers.append(None if array is None or bool(np.all(array == neutral)) else array)

@@ -126,7 +126,7 @@ def reduce_together(edit: ModelEdit) -> list[ir.Node]:
     Their results are much smaller than the tensor, as the mean and the maximum of its channels are, and live longer.
     """
     graph, moved = edit.model.graph, list[ir.Node]()
-    places = {node: place for place, node in enumerate(graph)}
+    places = {node: position for position, node in enumerate(graph)}
     for value in [value for node in graph for value in node.outputs if len(value.uses()) > 1]:
         together = reductions_of(edit, value) if edit.bytes(value) > edit.least else set()
         in_order = sorted(together, key=places.__getitem__)
@@ -282,7 +282,7 @@ def _long_skips(edit: ModelEdit, regions: Regions, nodes: Mapping[ir.Node, ir.No
     macs = {nodes[kernel.source.node]: kernel.macs for kernel in network.kernels}
     sizes = {about.name: about.size for about in network.tensors}
     inside = frozenset(about.name for about in network.tensors if about.is_inside)
-    places = {node: place for place, node in enumerate(edit.model.graph)}
+    places = {node: position for position, node in enumerate(edit.model.graph)}
     for tensor, maker in regions.makers.items():
         about, reading = network.tensors[tensor], readers.get(tensor, [])
         before = _last_before_gap(reading, counts)

@@ -77,31 +77,31 @@ def _standard(writer: _ProductWriter) -> _HeadOperands:
     ints, floats = writer.node.attributes.get_int, writer.node.attributes.get_float
     if floats("softcap", 0.0) or ints("softmax_precision", 1) != 1:
         raise _IsLeft
-    query, key, value = (writer.operand(place) for place in range(3))
+    query, key, value = (writer.operand(position) for position in range(3))
     joins = len(writer.sizes(query)) == 3
     if joins:
         heads, groups = ints("q_num_heads", 0), ints("kv_num_heads", 0)
         query, key, value = (
-            writer.heads(one, count) for one, count in ((query, heads), (key, groups), (value, groups))
+            writer.heads(operand, count) for operand, count in ((query, heads), (key, groups), (value, groups))
         )
     copies = writer.sizes(query)[1] // writer.sizes(key)[1]
     if copies > 1 < writer.sizes(key)[1]:  # the products repeat keys and values of one head by themselves
         key, value = writer.repeated(key, copies), writer.repeated(value, copies)
     scale, causal = floats("scale", 0.0), bool(ints("is_causal", 0))
-    made = _HeadOperands(query, key, value, scale, causal, joins=joins)
+    operands = _HeadOperands(query, key, value, scale, causal, joins=joins)
     mask = writer.optional(3)
     if mask is not None and writer.edit.dtype(mask) == ir.DataType.BOOL:
-        made.seen = mask
+        operands.seen = mask
     elif mask is not None:
-        made.biases.append(mask)
-    return made
+        operands.biases.append(mask)
+    return operands
 
 
 def _multi_head(writer: _ProductWriter) -> _HeadOperands:
     """Return onnxruntime's MultiHeadAttention of queries, keys and values (batch, tokens, width)."""
     writer.require_only(0, 1, 2, 3, 4, 5)
-    parts = [writer.operand(place) for place in range(3)]
-    if any(len(writer.sizes(one)) != 3 for one in parts):
+    parts = [writer.operand(position) for position in range(3)]
+    if any(len(writer.sizes(part)) != 3 for part in parts):
         raise _IsLeft
     bias = writer.optional(3)
     if bias is not None:
@@ -132,15 +132,15 @@ def _of_runtime(writer: _ProductWriter, parts: Sequence[ir.Value], *, mask: int,
     """Return what onnxruntime's operators share: the number of heads, the mask of keys, a bias of scores."""
     attributes = writer.node.attributes
     heads = attributes.get_int("num_heads", 0)
-    query, key, value = (writer.heads(one, heads) for one in parts)
+    query, key, value = (writer.heads(part, heads) for part in parts)
     causal = bool(attributes.get_int("unidirectional", 0))
-    made = _HeadOperands(query, key, value, attributes.get_float("scale", 0.0), causal)
+    operands = _HeadOperands(query, key, value, attributes.get_float("scale", 0.0), causal)
     seen, more = writer.optional(mask), writer.optional(bias)
     if seen is not None:
-        made.biases.append(writer.of_padding(seen, attributes.get_float("mask_filter_value", _FILTER)))
+        operands.biases.append(writer.of_padding(seen, attributes.get_float("mask_filter_value", _FILTER)))
     if more is not None:
-        made.biases.append(more)
-    return made
+        operands.biases.append(more)
+    return operands
 
 
 class _ProductWriter:
@@ -156,20 +156,20 @@ class _ProductWriter:
             raise _IsLeft
         return sizes
 
-    def optional(self, place: int) -> ir.Value | None:
+    def optional(self, position: int) -> ir.Value | None:
         """Return the operand at a place; None where there is none."""
-        return self.node.inputs[place] if place < len(self.node.inputs) else None
+        return self.node.inputs[position] if position < len(self.node.inputs) else None
 
-    def operand(self, place: int) -> ir.Value:
+    def operand(self, position: int) -> ir.Value:
         """Return the operand at a place. Raises _IsLeft where there is none."""
-        value = self.optional(place)
+        value = self.optional(position)
         if value is None:
             raise _IsLeft
         return value
 
     def require_only(self, *places: int) -> None:
         """Raise _IsLeft where the node has an operand at another place, such as a cache."""
-        if any(value is not None and place not in places for place, value in enumerate(self.node.inputs)):
+        if any(value is not None and position not in places for position, value in enumerate(self.node.inputs)):
             raise _IsLeft
 
     def add(
@@ -238,26 +238,26 @@ class _ProductWriter:
         bias = self.add("Where", [seen, self._number(0.0), self._number(number)], sizes)
         return self.reshaped(bias, sizes[0], 1, 1, sizes[1])
 
-    def result(self, made: _HeadOperands) -> ir.Value:
+    def result(self, operands: _HeadOperands) -> ir.Value:
         """Add the products of an attention; return its result."""
-        batch, heads, queries, head = self.sizes(made.query)
-        keys, width = self.sizes(made.key)[2], self.sizes(made.value)[3]
-        if made.causal and queries * keys > _CAUSAL:
+        batch, heads, queries, head = self.sizes(operands.query)
+        keys, width = self.sizes(operands.key)[2], self.sizes(operands.value)[3]
+        if operands.causal and queries * keys > _CAUSAL:
             raise _IsLeft
-        scale = self._number(made.scale or 1 / sqrt(head))
-        scaled = self.add("Mul", [made.query, scale], self.sizes(made.query))
+        scale = self._number(operands.scale or 1 / sqrt(head))
+        scaled = self.add("Mul", [operands.query, scale], self.sizes(operands.query))
         of_scores = batch, heads, queries, keys
-        scores = self.add("MatMul", [scaled, self.turned(made.key, 0, 1, 3, 2)], of_scores)
-        for bias in made.biases:
+        scores = self.add("MatMul", [scaled, self.turned(operands.key, 0, 1, 3, 2)], of_scores)
+        for bias in operands.biases:
             scores = self.add("Add", [scores, bias], of_scores)
         lowest = self._number(_LOWEST)
-        if made.seen is not None:
-            scores = self.add("Where", [made.seen, scores, lowest], of_scores)
-        if made.causal:
+        if operands.seen is not None:
+            scores = self.add("Where", [operands.seen, scores, lowest], of_scores)
+        if operands.causal:
             later = np.triu(np.full((queries, keys), _LOWEST, np.float32), 1)
             scores = self.add("Add", [scores, self._shared(later)], of_scores)
         shares = self.add("Softmax", [scores], of_scores, [ir.AttrInt64("axis", -1)])
-        mixed = self.add("MatMul", [shares, made.value], (batch, heads, queries, width))
-        if not made.joins:
+        mixed = self.add("MatMul", [shares, operands.value], (batch, heads, queries, width))
+        if not operands.joins:
             return mixed
         return self.reshaped(self.turned(mixed, 0, 2, 1, 3), batch, queries, heads * width)

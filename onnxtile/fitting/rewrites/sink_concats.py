@@ -199,9 +199,12 @@ class _TailWriter:
     def _after(self, operand: ir.Value) -> ir.Node:
         """Return the node before which the nodes of a part stand: after all that make its operands."""
         read = [operand, *(value for node in self.tail.links for value in dependencies(node))]
-        makers = [one.producer() for one in read if one not in self.parts and one not in self.edit.constants]
+        makers = [
+            source.producer() for source in read if source not in self.parts and source not in self.edit.constants
+        ]
         last = max(
-            (self.places[one] for one in makers if one in self.places and one not in self.tail.links), default=-1
+            (self.places[source] for source in makers if source in self.places and source not in self.tail.links),
+            default=-1,
         )
         return next(node for node, index in self.places.items() if index > last)
 
@@ -277,21 +280,23 @@ def group_outputs(edit: ModelEdit, names: Collection[str], count: int, *, exact:
     With `exact`, no product is cut. An output is left as it is where the parts of operands would take fewer bytes than its own.
     """
     changed = []
-    for value in [one for one in edit.model.graph.outputs if one.name in names and not one.uses()]:
+    for value in [operand for operand in edit.model.graph.outputs if operand.name in names and not operand.uses()]:
         node, sizes = value.producer(), edit.sizes(value) or ()
         axis = next((axis for axis, size in enumerate(sizes) if size > 1), None)
         if node is None or axis is None or len(node.outputs) > 1 or has_body(node) or (exact and _sums(node)):
             continue
         links = edit.links(node, axis) or ()
-        cut = [(one, link) for one, link in zip(node.inputs, links, strict=False) if one is not None and link]
-        made = [one for one, _ in cut if one not in edit.constants]
-        parts = (_is_plain(link) or (_is_block(link) and one not in edit.constants) for one, link in cut)
-        if not links or not all(parts) or len(set(made)) < len(made):
+        cut = [
+            (operand, link) for operand, link in zip(node.inputs, links, strict=False) if operand is not None and link
+        ]
+        operands = [operand for operand, _ in cut if operand not in edit.constants]
+        parts = (_is_plain(link) or (_is_block(link) and operand not in edit.constants) for operand, link in cut)
+        if not links or not all(parts) or len(set(operands)) < len(operands):
             continue
-        if not made or sum(map(edit.bytes, made)) >= edit.bytes(value):
-            tail = JoinTail([*_ends(sizes[axis], count)], {one: link.axis for one, link in cut})
+        if not operands or sum(map(edit.bytes, operands)) >= edit.bytes(value):
+            tail = JoinTail([*_ends(sizes[axis], count)], {operand: link.axis for operand, link in cut})
             tail.add(node, (axis, links))
-            _write(edit, tail, made, node)
+            _write(edit, tail, operands, node)
             changed.append(node)
     return changed
 

@@ -118,7 +118,7 @@ class _HeadFinder:
                 if group.axes[node.outputs[0]] != heads:
                     raise _NoHeads
                 continue
-            if sum(not converts(one) for one in group.nodes) >= _LARGEST or len(node.outputs) > 1:
+            if sum(not converts(member) for member in group.nodes) >= _LARGEST or len(node.outputs) > 1:
                 raise _NoHeads
             links = self._links(node, heads.axis)
             group.nodes[node] = links
@@ -276,7 +276,7 @@ class _HeadWriter:
             assert maker is not None
             is_free = converts(maker) or movement_of(maker) == "renames"
             is_cheap = maker.op_type in _AGAIN and maker.domain in STANDARD
-            if not (is_free or is_cheap) or sum(not converts(one) for one in cone) >= _LONGEST:
+            if not (is_free or is_cheap) or sum(not converts(member) for member in cone) >= _LONGEST:
                 return floats
             cone[maker] = None
             pending += [operand for operand in maker.inputs if operand is not None]
@@ -372,10 +372,10 @@ def separate_directions(edit: ModelEdit) -> list[ir.Node]:
         if is_plain and node.attributes.get_string("direction", "forward") == "bidirectional":
             # The layer that runs in reverse is whole before the pieces of the other.
             parts = [_one_direction(edit, node, number) for number in (1, 0)][::-1]
-            for place, value in enumerate(node.outputs):
+            for position, value in enumerate(node.outputs):
                 if value.name:
-                    made = [results[place] for results in parts]
-                    edit.replace(value, edit.join(node, value, made, 0 if place else 1, "directions"))
+                    directions = [results[position] for results in parts]
+                    edit.replace(value, edit.join(node, value, directions, 0 if position else 1, "directions"))
             edit.model.graph.remove(node, safe=True)
             separated.append(node)
     return separated
@@ -388,8 +388,8 @@ _OF_DIRECTIONS = {"activations", "activation_alpha", "activation_beta"}
 def _one_direction(edit: ModelEdit, node: ir.Node, number: int) -> list[ir.Value]:
     """Write one direction of a recurrent layer of two; return its results."""
     inputs: list[ir.Value | None] = []
-    for place, value in enumerate(node.inputs):
-        if value is None or place in {0, _LENGTHS}:
+    for position, value in enumerate(node.inputs):
+        if value is None or position in {0, _LENGTHS}:
             inputs.append(value)
         elif value in edit.constants:
             inputs.append(edit.part(f"{value.name}/{number}", value, (0, number, number + 1)))
@@ -398,13 +398,13 @@ def _one_direction(edit: ModelEdit, node: ir.Node, number: int) -> list[ir.Value
             part = edit.resized(value, 0, 1, f"direction{number}")
             inputs.append(edit.add(node, "Slice", [value, *bounds], part, attributes))
     results = [
-        edit.resized(value, 0 if place else 1, 1, f"direction{number}") if value.name else ir.Value(name="")
-        for place, value in enumerate(node.outputs)
+        edit.resized(value, 0 if position else 1, 1, f"direction{number}") if value.name else ir.Value(name="")
+        for position, value in enumerate(node.outputs)
     ]
     edit.again(node, node, inputs, results)
-    made = results[0].producer()
-    assert made is not None
-    made.attributes["direction"] = ir.AttrString("direction", ("forward", "reverse")[number])
+    layer = results[0].producer()
+    assert layer is not None
+    layer.attributes["direction"] = ir.AttrString("direction", ("forward", "reverse")[number])
     return results
 
 
@@ -583,12 +583,12 @@ def _breaks(edit: ModelEdit, cuts: dict[ir.Node, TokenCut]) -> set[ir.Node]:
     free: list[bool] = []
     held: set[ir.Value] = set()
     for index, run in enumerate(runs):
-        made = [value for node in run for value in node.outputs if value not in inside]
-        held = {value for value in (*held, *made) if last_whole.get(value, -1) > index}
+        results = [value for node in run for value in node.outputs if value not in inside]
+        held = {value for value in (*held, *results) if last_whole.get(value, -1) > index}
         free.append(not held)
         read = dict.fromkeys(value for node in run for value in dependencies(node) if value not in inside)
         dying = (value for value in read if last[value] == index)
-        live.append((live or [0])[-1] + sum(map(edit.bytes, made)) - sum(map(edit.bytes, dying)))
+        live.append((live or [0])[-1] + sum(map(edit.bytes, results)) - sum(map(edit.bytes, dying)))
     stretches = (list(places) for is_free, places in groupby(range(len(runs) - 1), free.__getitem__) if is_free)
     breaks: set[int] = set()
     for stretch in stretches:
@@ -698,9 +698,9 @@ class _PieceWriter:
         start = max(rows[0] - tokens.offset, 0)
         stop = min(rows[1] - tokens.offset, (self.edit.sizes(result) or ())[tokens.axis])
         if start < stop:
-            made = self._piece(node, start, stop, (piece, count), before)
-            self.pieces.setdefault(result, []).append((start, stop, made))
-            self.segments.setdefault(made.name or "", self.written)
+            written = self._piece(node, start, stop, (piece, count), before)
+            self.pieces.setdefault(result, []).append((start, stop, written))
+            self.segments.setdefault(written.name or "", self.written)
 
     def _whole(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
         """Return a tensor as a whole; its pieces are joined once."""
@@ -766,9 +766,9 @@ class _PieceWriter:
             return part
         links = None if read is None else self.edit.links(maker, read.axis)
         inputs: list[ir.Value | None] = [part, *maker.inputs[1:]]
-        for place, (number, link) in enumerate(zip(maker.inputs, links or (), strict=False)):
-            if place and number is not None and link is not None and read is not None:
-                inputs[place] = self._slice(number, link.axis, start + read.shift, stop + read.shift, before)
+        for position, (number, link) in enumerate(zip(maker.inputs, links or (), strict=False)):
+            if position and number is not None and link is not None and read is not None:
+                inputs[position] = self._slice(number, link.axis, start + read.shift, stop + read.shift, before)
         result = self.edit.value(f"{value.name}/{start}", self.edit.sizes(part) or (), self.edit.dtype(value))
         self.edit.again(before, maker, inputs, [result])
         return result
@@ -795,7 +795,7 @@ class _PieceWriter:
         """Return the Concat of neighbouring parts of a value."""
         if len(parts) == 1:
             return parts[0]
-        part = self.edit.resized(value, axis, sum((self.edit.sizes(one) or ())[axis] for one in parts), ending)
+        part = self.edit.resized(value, axis, sum((self.edit.sizes(piece) or ())[axis] for piece in parts), ending)
         return self.edit.add(before, "Concat", parts, part, [ir.AttrInt64("axis", axis)])
 
     def _moved(self, node: ir.Node, start: int, stop: int, before: ir.Node | None) -> list[ir.Value]:

@@ -211,14 +211,14 @@ def rename_transposes(edit: ModelEdit) -> list[ir.Node]:
     for node in list(edit.model.graph):
         is_transpose = node.op_type == "Transpose" and node.domain in STANDARD
         source, result = node.inputs[0] if is_transpose else None, node.outputs[0]
-        sizes, made = edit.sizes(source) if source is not None else None, edit.sizes(result)
-        if source is None or not sizes or not made or result in edit.constants or source in edit.constants:
+        sizes, result_sizes = edit.sizes(source) if source is not None else None, edit.sizes(result)
+        if source is None or not sizes or not result_sizes or result in edit.constants or source in edit.constants:
             continue
         order = node.attributes.get_ints("perm") or range(len(sizes))[::-1]
         long = [axis for axis in order if sizes[axis] > 1]
         if long == sorted(long):
-            reshaped = edit.value(f"{result.name}/renamed", made, edit.dtype(result))
-            edit.replace(result, edit.add(node, "Reshape", [source, edit.numbers(made)], reshaped))
+            reshaped = edit.value(f"{result.name}/renamed", result_sizes, edit.dtype(result))
+            edit.replace(result, edit.add(node, "Reshape", [source, edit.numbers(result_sizes)], reshaped))
             edit.model.graph.remove(node, safe=True)
             changed.append(node)
     return changed

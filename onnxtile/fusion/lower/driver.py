@@ -364,7 +364,7 @@ class Evidence:
         if key in self.parts:
             self.parts[key] = replace(self.parts[key], same=(*self.parts[key].same, name))
             return
-        cut = self._cut.of([*nodes, call], {value: self._type(value) for value in inputs}, call.outputs)
+        cut = self._cut.model_of([*nodes, call], {value: self._type(value) for value in inputs}, call.outputs)
         before, after = ir.from_proto(cut), ir.from_proto(cut)
         emitter = Emitter(after)
         emitter.replaced(zip(inputs, after.graph.inputs, strict=True))

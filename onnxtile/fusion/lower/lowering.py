@@ -263,7 +263,10 @@ class LoweringFacts:
         """Return the type and shape of a value of the fused model."""
         named = self._values.get(value.name or "", ())
         if len(named) != 1:  # a name that several graphs use identifies no value, but these may agree
-            types, shapes = {self._shapes.dtype(one) for one in named}, {self._shapes.dims(one) for one in named}
+            types, shapes = (
+                {self._shapes.dtype(named_value) for named_value in named},
+                {self._shapes.dims(named_value) for named_value in named},
+            )
             dtype = types.pop() if len(types) == 1 else value.dtype
             return Argument(value, dtype, shapes.pop() if len(shapes) == 1 else None)
         (known,) = named

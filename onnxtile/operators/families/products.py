@@ -73,13 +73,13 @@ def multiplied(view: NodeView, axis: int) -> AxisLinks:
     return tuple(links)
 
 
-def along_summed(view: NodeView, place: int, axis: int) -> AxisLinks:
+def along_summed(view: NodeView, position: int, axis: int) -> AxisLinks:
     """MatMul: a part of the axis over which products are summed makes a part of the sums."""
     left, right = view.operand(0), view.operand(1)
     if len(left) < 2 or len(right) < 2:
         raise NotApplicable("it multiplies a vector")
     summed = (len(left) - 1, len(right) - 2)
-    if axis != summed[place]:
+    if axis != summed[position]:
         raise NotApplicable("it does not sum over this axis")
     return links_of(view, *map(AxisLink, summed))
 

@@ -63,9 +63,9 @@ def reduced(view: NodeView, axis: int) -> AxisLinks:
     return links_of(view, AxisLink(left[axis]))
 
 
-def along_reduced(view: NodeView, place: int, axis: int) -> AxisLinks:
+def along_reduced(view: NodeView, position: int, axis: int) -> AxisLinks:
     """A part of a reduced axis makes a part of the sum, the product or the extreme."""
-    if place or axis not in reduced_axes(view):
+    if position or axis not in reduced_axes(view):
         raise NotApplicable("it does not reduce this axis")
     return links_of(view, AxisLink(axis))
 

@@ -489,11 +489,11 @@ def plan_with_movement(
     """
     fast, slow = memories(settings.capacity)
     _require_plain(model, settings)
-    fixed = RulesInMemories.of(settings.fixed, model, (fast, slow))
+    fixed = RulesInMemories.from_rules(settings.fixed, model, (fast, slow))
     fixed.require_memories()
     opened = unfold(model, shapes, constants)
     lasting = () if settings.overwrite_inputs else (value.name or "" for value in model.graph.inputs)
-    residence = Residence.of(fixed, lasting)
+    residence = Residence.from_rules(fixed, lasting)
     choice = _fewest(_all_uses(opened, settings, weights, residence), fast)
     choice = replace(choice, eviction=proved_evictions(choice.problem, choice.eviction))
     bounds = _bounds(choice)
@@ -609,7 +609,7 @@ def _all_uses(
 
 def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> Iterator[tuple[Layout, LayoutFacts]]:
     """Yield layouts of the graph, each of another order, with all inputs and outputs in memory."""
-    facts, found = facts_of(opened, settings)
+    facts, known_states = facts_of(opened, settings)
     settings.workspaces.require_known(opened.model)
     graph = opened.model.graph
     scope = PlanScope(graph, "inside", overwrite_inputs=True)
@@ -618,7 +618,7 @@ def _layouts(opened: Unfolded, settings: PlanSettings, residence: Residence) -> 
     held = setup.needs.workspaces(kernels, kernels.own_order) if residence.fixed.fixed_names else ()
     workspaces = {workspace.buffer.name for workspace in held}
     residence.fixed.require_known(opened.model, kernels, workspaces)
-    states = {pair.input for pair in found.taken}
+    states = {pair.input for pair in known_states.taken}
     given = [value.name or "" for value in graph.inputs if value not in states]
     residence.require_possible(given, workspaces, settings.io)
     for layout in setup.layouts():

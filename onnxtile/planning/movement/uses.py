@@ -254,7 +254,7 @@ class Residence:
     fixed: RulesInMemories = NO_FIXED
 
     @classmethod
-    def of(cls, fixed: RulesInMemories, lasting: Iterable[str] = ()) -> Residence:
+    def from_rules(cls, fixed: RulesInMemories, lasting: Iterable[str] = ()) -> Residence:
         """Return the residence that `fixed` asks for, in the fast and the slow memory; `lasting` inputs are not overwritten."""
         fast, slow = fixed.capacities
         stay = frozenset(name for name, memory in fixed.places.items() if memory == fast)

@@ -128,14 +128,14 @@ class Fitter:
 
         Each has the number of the other buffer, and its ends.
         """
-        parts, near, own = self._problem.parts, [], []
+        parts, near, own_parts = self._problem.parts, [], []
         for part in range(parts.first[i], parts.first[i + 1]):
             met = self._index.met(parts.lower[part], parts.upper[part])
             if i in self._extra_conflicts:
                 met = np.concatenate((met, self._extra_conflicts[i]))
             near.append(met)
-            own.append(np.full(len(met), part))
-        others, mine = np.concatenate(near), np.concatenate(own)
+            own_parts.append(np.full(len(met), part))
+        others, mine = np.concatenate(near), np.concatenate(own_parts)
         barred = (parts.owner[others], parts.start[others] - parts.end[mine], parts.end[others] - parts.start[mine])
         self._left -= len(others)
         if self._left >= 0:

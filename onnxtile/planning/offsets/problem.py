@@ -326,7 +326,7 @@ class OffsetPlan:
     proof: OptimalityProof | None = None
 
     @classmethod
-    def of(cls, problem: Problem, offsets: Sequence[int], proof: OptimalityProof | None = None) -> OffsetPlan:
+    def from_offsets(cls, problem: Problem, offsets: Sequence[int], proof: OptimalityProof | None = None) -> OffsetPlan:
         """Return the plan with these offsets of the buffers of `problem`, in the same order."""
         named = {b.name: int(offset) for b, offset in zip(problem.buffers, offsets, strict=True)}
         return cls(named, size_of(problem, offsets), proof)

@@ -97,7 +97,7 @@ class RangeFormulas:
 
         At the largest sizes, no offset is above the one in `highest`, and the arena ends below `limit`.
         """
-        short = _Shortened(self._points, self._ranges).of
+        short = _Shortened(self._points, self._ranges).few_of
         first = sorted({buffer.lower for buffer in buffers})
         tops: list[frozenset[SizeFormula]] = [_NOTHING] * len(first)
         pieces: dict[str, SizePieces] = {}
@@ -109,14 +109,14 @@ class RangeFormulas:
             below = short(self._largest(ends), most)
             if below is None:
                 return None
-            pieces[buffer.name] = SizePieces.of(below)
+            pieces[buffer.name] = SizePieces.from_formulas(below)
             footprint = self._footprints[buffer.name]
             tops[begin:end] = [frozenset(offset + footprint for offset in below)] * (end - begin)
         size = short(self._largest(frozenset().union(*set(tops))), limit)
-        return None if size is None else ScaledOffsets(pieces, SizePieces.of(size))
+        return None if size is None else ScaledOffsets(pieces, SizePieces.from_formulas(size))
 
     def _pieces(self, formulas: Iterable[SizeFormula]) -> SizePieces:
-        return SizePieces.of(self._largest(frozenset(formulas)))
+        return SizePieces.from_formulas(self._largest(frozenset(formulas)))
 
     def _covers(self, larger: SizeFormula, smaller: SizeFormula) -> bool:
         """Return whether `larger` is proved to be the larger one. A few sizes show at once where it is not."""
@@ -155,7 +155,7 @@ class _Shortened:
         self._ranges = ranges
         self._values: dict[SizeProduct, list[int] | None] = {}
 
-    def of(self, formulas: frozenset[SizeFormula], most: int) -> frozenset[SizeFormula] | None:
+    def few_of(self, formulas: frozenset[SizeFormula], most: int) -> frozenset[SizeFormula] | None:
         """Return few formulas, of which the largest is no smaller than that of `formulas`, and at most `most` at the first point.
 
         They are up to `_MOST_PIECES`, more where that needs it; None where they would be too many.
@@ -175,12 +175,12 @@ class _Shortened:
         times = _merged(times, np.array(known, np.float64), most)
         if len(times) > _TOO_MANY:
             return None
-        return frozenset(SizeFormula.of(dict(zip(products, map(int, row), strict=True))) for row in times)
+        return frozenset(SizeFormula.from_terms(dict(zip(products, map(int, row), strict=True))) for row in times)
 
     def _value(self, product: SizeProduct) -> list[int] | None:
         """Return the product at all points; None where it may be negative."""
         if product not in self._values:
-            formula = SizeFormula.of({product: 1})
+            formula = SizeFormula.from_terms({product: 1})
             is_positive = formula.limits(self._ranges)[0] >= 0
             self._values[product] = [formula.at(sizes) for sizes in self._points] if is_positive else None
         return self._values[product]

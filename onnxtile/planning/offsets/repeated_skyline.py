@@ -76,7 +76,7 @@ def fillings(problem: Problem, steps: int) -> Iterator[list[int]]:
     Conflicts of buffers whose live ranges do not overlap are ignored. Rounds of the last few problems are kept: a plan places the same
     buffers with little effort and with more, with outlines and without.
     """
-    strip = Strip.of(problem)
+    strip = Strip.from_problem(problem)
     count = len(strip.number)
     if not count:
         yield [0] * len(problem.buffers)

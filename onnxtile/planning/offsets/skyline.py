@@ -43,7 +43,7 @@ class Strip:
     live: Ints
 
     @classmethod
-    def of(cls, problem: Problem) -> Strip:
+    def from_problem(cls, problem: Problem) -> Strip:
         """Return the strip of `problem`; its conflicts are ignored."""
         lower, upper = problem.live_ranges
         size = np.array(problem.footprints, np.int64)

@@ -65,12 +65,12 @@ MODEL_EXPLORER = Format("model-explorer", ".me.json", _node_data, "node data for
 def _csv(given: PlanJson, _options: RenderOptions) -> bytes:
     plan = flat(given)
     several = len({buffer["arena"] for buffer in plan["buffers"]}) > 1
-    own = owners(plan)
-    names = {buffer["name"] for buffer in own}
-    in_parts = any(buffer.get("parts") for buffer in own)
+    owned = owners(plan)
+    names = {buffer["name"] for buffer in owned}
+    in_parts = any(buffer.get("parts") for buffer in owned)
     columns = ["id", "lower", "upper", "size", "offset", *["arena"] * several, *["part_of", "part_start"] * in_parts]
     rows: list[list[object]] = [[*columns]]
-    for buffer in own:
+    for buffer in owned:
         for number, piece in enumerate(pieces(buffer)):
             life, address = (piece["first"], piece["last"] + 1), [buffer["arena"]] * several
             name, whole = buffer["name"], ["", ""]

@@ -320,12 +320,12 @@ def identifiers(names: Iterable[str]) -> list[str]:
     times = Counter(wanted)
     used = {name for name in wanted if times[name] == 1}
     numbers = {name: count(1) for name in wanted if times[name] > 1}
-    made = []
+    unique_names = []
     for name in wanted:
         unique = name if times[name] == 1 else next(n for i in numbers[name] if (n := f"{name}_{i}") not in used)
         used.add(unique)
-        made.append(unique)
-    return made
+        unique_names.append(unique)
+    return unique_names
 
 
 # The table that a runtime runs a plan from: all values by index, and the nodes in order with the indices of operands and results.
@@ -592,7 +592,7 @@ def _row(value: TableValue, number: int, names: Sequence[str], blocks: Mapping[s
     kind = KINDS.index(value.kind) if value.kind in KINDS else 0
     rank = -1 if value.shape is None else len(value.shape)
     types = f"{prefix}_TYPE_{TYPES[_type(value)] or 'NONE'}, {prefix}_KIND_{KINDS[kind].upper()}, {rank}"
-    sizes, strides = (", ".join(f"{one}u" for one in axes or (0,)) for axes in (value.shape, value.strides))
+    sizes, strides = (", ".join(f"{size}u" for size in axes or (0,)) for axes in (value.shape, value.strides))
     address = f"{where}, {value.first}u, {value.last}u, {block}, {alias}"
     return f"{{{literal(value.name)}, {address}, {types}, {{{sizes}}}, {{{strides}}}}}"
 

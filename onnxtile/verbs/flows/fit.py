@@ -272,9 +272,9 @@ def places_of_inputs(subject: FitSubject, best: WrittenSchedule) -> tuple[InputP
     at_most = best.nodes > _PLANNED_TWICE
     placed = best.placed_with(settings) if at_most else None
     after = plan_model(*best.planned.opened, settings).arena_size if placed is None else placed.size
-    own = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
+    written_place = InputPlace(is_inside, subject.before.arena, best.plan.arena_size)
     other = InputPlace(not is_inside, before, after, at_most)
-    return (other, own) if is_inside else (own, other)
+    return (other, written_place) if is_inside else (written_place, other)
 
 
 def candidate(options: FitOptions, subject: FitSubject) -> WrittenSchedule:
@@ -419,12 +419,12 @@ def _macs_again(form: FitSubject, prices: Prices) -> float:
 
 
 def _better(
-    best: WrittenSchedule | None, found: WrittenSchedule | None, capacity: int | None, prices: Prices
+    best: WrittenSchedule | None, candidate: WrittenSchedule | None, capacity: int | None, prices: Prices
 ) -> WrittenSchedule | None:
     """Return the better one: that which fits for the lowest price, else the one with the smallest arena."""
-    if best is None or found is None:
-        return best or found
-    return min(best, found, key=lambda draft: draft.worth(capacity, prices))
+    if best is None or candidate is None:
+        return best or candidate
+    return min(best, candidate, key=lambda draft: draft.worth(capacity, prices))
 
 
 _NEAR = 17 / 16

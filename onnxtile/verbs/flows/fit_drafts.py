@@ -96,7 +96,7 @@ class FitSubject:
     def estimate(self, schedule: FitSchedule) -> float:
         """Return the time of the model with a schedule in seconds, by the speeds of the target."""
         network = self.regions.network
-        return self.seconds * (1 + sum(self.prices.of(region, network) for region in schedule.regions))
+        return self.seconds * (1 + sum(self.prices.price_of(region, network) for region in schedule.regions))
 
     @property
     def kernels(self) -> int:
@@ -493,9 +493,9 @@ class FitAttempts:
         """Return the quickest schedule whose arena fits the capacity; None where none of those that are tried does."""
         if self.capacity is None:
             return None
-        found = self._quickest(way, self.capacity, most)
-        drafts = (self._draft(point) for point in islice(way.within(self.capacity), 0 if found else most))
-        return found or next((draft for draft in drafts if draft.fits_planned(self.capacity)), None)
+        quickest = self._quickest(way, self.capacity, most)
+        drafts = (self._draft(point) for point in islice(way.within(self.capacity), 0 if quickest else most))
+        return quickest or next((draft for draft in drafts if draft.fits_planned(self.capacity)), None)
 
     def _quickest(self, way: Descent, capacity: int, most: int) -> WrittenSchedule | None:
         """Return the quickest schedule whose arena fits a capacity: where gaps keep one from it, the next takes so many bytes less."""
@@ -658,10 +658,10 @@ def _has_too_many(trial: _TokenTrial, wanted: FitTarget) -> bool:
 def _token_trial(
     subject: FitSubject, cuts: TokenCuts, count: int, counts: Mapping[int, int] = MappingProxyType({})
 ) -> _TokenTrial | None:
-    found = cuts.cut(count, counts)
-    if found is None:
+    rewritten = cuts.cut(count, counts)
+    if rewritten is None:
         return None
-    edited, names = subject.rewritten(found[0]), found[1]
+    edited, names = subject.rewritten(rewritten[0]), rewritten[1]
     network = edited.regions.network
     loads = uncut_loads(network)
     segments: dict[int, int] = {}
@@ -713,7 +713,11 @@ def _raise_counts(counts: dict[int, int], over: Iterable[int], numbers: Sequence
     """
     raised: set[int] = set()
     for segment in over:
-        can_rise = [one for one in (segment, segment - 1, segment + 1) if counts.get(one, numbers[-1]) < numbers[-1]]
+        can_rise = [
+            neighbour
+            for neighbour in (segment, segment - 1, segment + 1)
+            if counts.get(neighbour, numbers[-1]) < numbers[-1]
+        ]
         raised |= {segment} if segment in can_rise else set(can_rise)
     for segment in raised:
         counts[segment] = next(number for number in numbers if number > counts[segment])

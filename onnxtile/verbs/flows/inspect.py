@@ -35,10 +35,10 @@ def inspect(options: InspectOptions) -> Inspection:
     require_sizes_from_1(ranges)
     trained = _as_trained(graph, progress) if options.training else None
     progress("resolving shapes")
-    found = summarise(graph, training=trained, tree=options.tree, ranges=ranges)
+    summary = summarise(graph, training=trained, tree=options.tree, ranges=ranges)
     if options.top is None and options.by is None:
-        return found
-    return replace(found, top=Ranking.of(found.layers, options.by or "bytes", options.top))
+        return summary
+    return replace(summary, top=Ranking.from_layers(summary.layers, options.by or "bytes", options.top))
 
 
 def _as_trained(graph: ir.Model, progress: Progress) -> ir.Model:

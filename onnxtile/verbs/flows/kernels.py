@@ -164,7 +164,7 @@ def settings_of(options: PlanOptions) -> PlanSettings:
         io="inside" if is_overwritten else options.io,
         overwrite_inputs=is_overwritten,
         whole_buffers=rules.whole_buffers,
-        workspaces=WorkspaceRules.of(rules.workspaces, rules.shared_workspaces),
+        workspaces=WorkspaceRules.from_texts(rules.workspaces, rules.shared_workspaces),
         effort=replace(options.effort, progress=options.progress),
         capacity=options.capacities,
         bounds=options.dim_bounds,
@@ -190,5 +190,5 @@ def program_in_c(opened: Unfolded, plan: PlanResult, options: FitStepOptions | P
     """
     from onnxtile.firmware.build import ProgramTarget, build
 
-    target = ProgramTarget.of(options.figures)
+    target = ProgramTarget.from_figures(options.figures)
     return build(opened, plan, target=target, verify=options.verify, progress=options.progress, **how)

@@ -376,7 +376,7 @@ class Explanation(VerbResult):
         in_calls = {vertex for match in self.matches if match.fate == FUSED for vertex in match.vertices}
         seen = {match.root for match in self.matches if match.fate == FUSED}
         shown: dict[str, str] = {}
-        for match in sorted(self.matches, key=lambda one: _RANKS.index(one.fate)):
+        for match in sorted(self.matches, key=lambda site: _RANKS.index(site.fate)):
             if match.root in seen or in_calls.issuperset(match.vertices):
                 continue
             seen.add(match.root)
@@ -431,8 +431,10 @@ def explain(options: ExplainOptions) -> Explanation:
     matcher = run.matcher
     progress("matching")
     might = _matches(matcher, wanted) if position else []
-    found = ((one.roots[0].type, [identify(match.root) for match in matcher.find(one)]) for one in wanted.operators)
-    already = {operator: tuple(nodes) for operator, nodes in found if nodes}
+    roots = (
+        (query.roots[0].type, [identify(match.root) for match in matcher.find(query)]) for query in wanted.operators
+    )
+    already = {operator: tuple(nodes) for operator, nodes in roots if nodes}
     *earlier, done = run.apply()
     best: dict[str, PartialMatch] = {}
     for i, program in enumerate(wanted.programs):
@@ -492,9 +494,9 @@ def _beginning(
     """Return how many nodes of the model, and of those `inside` calls, which have `owners`, a variant could begin with."""
     roots = tuple(dict.fromkeys(node.type for node in program.roots))
     named = dict.fromkeys(node.type for node in program.query.nodes)
-    others = {name: len(index.of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
-    nodes = {vertex for name in roots for vertex in index.of(name)}
-    taken = dict.fromkeys(vertex for name in roots for vertex in inside.of(name))
+    others = {name: len(index.vertices_of(name)) for name in named if name not in {*roots, ANY_NODE, PRODUCER}}
+    nodes = {vertex for name in roots for vertex in index.vertices_of(name)}
+    taken = dict.fromkeys(vertex for name in roots for vertex in inside.vertices_of(name))
     takers = tuple(dict.fromkeys(owners[vertex][0] for vertex in taken))
     there = {name: count for name, count in others.items() if count}
     missing = (" or ".join(types) for types in program.query.needed if not _are_there(types, index))
@@ -502,4 +504,4 @@ def _beginning(
 
 
 def _are_there(types: Iterable[str], index: VertexIndex) -> bool:
-    return any(name in {ANY_NODE, PRODUCER} or index.of(name) for name in types)
+    return any(name in {ANY_NODE, PRODUCER} or index.vertices_of(name) for name in types)

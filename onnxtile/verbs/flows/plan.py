@@ -460,10 +460,10 @@ def open_sizes(leading: LeadingSizes, plan: PlanResult, options: PlanOptions) ->
         options, dims=dims, shapes=shapes, inputs=options.input_ranges, capacity=None, verify=False, progress=silent
     )
     try:
-        found = plan_over_ranges(ranged).plan
+        ranged_plan = plan_over_ranges(ranged).plan
     except (ModelError, UsageError, Infeasible):
         return taken
-    return replace(taken, ranges=found.ranges, formulas=found.formulas or ())
+    return replace(taken, ranges=ranged_plan.ranges, formulas=ranged_plan.formulas or ())
 
 
 # The largest size of one dimension for which weights, states and arena fit the capacity, with the plan up to that size.
@@ -487,8 +487,8 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
     if given is None and sizes.is_length:
         # The cache of a first run is empty.
         sizes.least = 0
-    found, refused = largest_fitting(sizes.trial, start, sizes.least, most, capacity)
-    if found is None:
+    fitting_size, refused = largest_fitting(sizes.trial, start, sizes.least, most, capacity)
+    if fitting_size is None:
         assert refused is not None
         hint = f"give {{capacity}} at least {refused.total}"
         if sizes.weights:
@@ -499,18 +499,18 @@ def plan_largest(options: PlanOptions) -> PlannedModel:
             hint=hint,
             given={"capacity": NAME_ONLY},
         )
-    largest = sizes.result(found, refused)
+    largest = sizes.result(fitting_size, refused)
     opened, plan = sizes.best
     try:
         return replace(sizes.ranged.proved(plan, opened), largest=largest)
     except MemoryError:
         raise OverLimit(
-            f"{name}={found} fits the capacity, and a run there takes more memory than there is, or than --runs allows",
+            f"{name}={fitting_size} fits the capacity, and a run there takes more memory than there is, or than --runs allows",
             hint="--no-verify plans without a run",
         ) from None
     except ModelError as error:
         # Few models run at every size: a table of positions has an end.
-        where = f"{name}={found} fits the capacity, and the model fails there or at a smaller size"
+        where = f"{name}={fitting_size} fits the capacity, and the model fails there or at a smaller size"
         error.say(f"{where}: {error.message}", f"give the sizes that it can run: --dim {name}={max(sizes.least, 1)}:N")
         raise
 

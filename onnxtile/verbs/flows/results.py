@@ -161,11 +161,11 @@ class ChainedVerb(Generic[P, R]):
             if self.verb == "verify":  # the model is compared with the original, which is its first argument
                 original, *others = args or (given.pop("other"),)
                 operands = (original, result.model, *others)
-            found = verb(*operands, **given)
-            return replace(found, source=result.source) if isinstance(found, ModelResult) else found  # type: ignore[return-value]
+            outcome = verb(*operands, **given)
+            return replace(outcome, source=result.source) if isinstance(outcome, ModelResult) else outcome  # type: ignore[return-value]
 
         signature = signature_of(verb)
-        left = [one for name, one in signature.parameters.items() if name != "model"]
+        left = [parameter for name, parameter in signature.parameters.items() if name != "model"]
         call.__name__, call.__doc__ = self.verb, verb.__doc__
         call.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         return call
@@ -503,7 +503,7 @@ class PlannedModel(ModelResult):
         from onnxtile.firmware.build import ProgramTarget, build
         from onnxtile.tiling.limits import figures_of
 
-        how = ProgramTarget.of(TargetFigures() if target is None else figures_of(target))
+        how = ProgramTarget.from_figures(TargetFigures() if target is None else figures_of(target))
         return build(self.opened(), self.plan, wanted=self.wanted, verify=self.verdict is not None, target=how)
 
     def certificate(self) -> dict[str, Any]:
