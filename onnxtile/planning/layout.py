@@ -380,7 +380,6 @@ def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: 
         tried.append(layout)
         best.enter(layout)
     best.enter_wholes(tried)
-    best.of_one_order = len(tried) == 1
     for allocate in allocators[1:]:
         best.allocate, best.over = allocate, None
         for layout in tried:
@@ -400,8 +399,6 @@ class _Smallest:
     over: OverCapacity | PinOverlap | None = None
     sizes: dict[tuple[Buffer, ...], int] = field(default_factory=dict)
     """The arena of each layout that was placed, by its buffers."""
-    of_one_order: bool = False
-    """Whether all layouts are of one order. Of those with many buffers, the best one alone is then placed again."""
 
     @property
     def result(self) -> tuple[Layout, Allocation]:
@@ -423,8 +420,6 @@ class _Smallest:
         """Return whether `layout` is placed: not where that gives no smaller arena, or gave one far above the smallest before."""
         if self.best is None or layout.buffers not in self.sizes:
             return self.can_be_smaller(layout)
-        if self.of_one_order and len(layout.buffers) > _MANY:
-            return layout.buffers == self.best[0].buffers and self.can_be_smaller(layout)
         return self.sizes[layout.buffers] <= _FAR * self.best[1].size and self.can_be_smaller(layout)
 
     def enter(self, layout: Layout) -> None:

@@ -146,12 +146,6 @@ def test_what_is_far_above_the_smallest_is_not_placed_again() -> None:
     assert thorough.seen == ["whole"]
 
 
-def test_of_many_buffers_of_one_order_the_best_layout_alone_is_placed_again() -> None:
-    quick, thorough = Placer({"parts": 121, "whole": 120}), Placer({"whole": 115})
-    assert _of_parts(quick, thorough, count=501) == 115
-    assert thorough.seen == ["whole"]
-
-
 # The quick arena is an upper bound of the arena of the plan.
 
 
