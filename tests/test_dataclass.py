@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
-import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from onnxtile.system import dataclass as module
-from onnxtile.system.dataclass import NamedTuple
 
 Decorator = Callable[..., Any]
 
@@ -228,35 +226,3 @@ def test_threads_that_use_a_class_at_once_all_get_its_methods() -> None:
         for _ in range(50):
             base = _classes(module.dataclass)["Base"]
             assert len(set(pool.map(use, [base] * count))) == 1
-
-
-def test_a_named_tuple_has_what_the_one_of_the_standard_library_has() -> None:
-    assert made(Lengths) == made(TypedLengths)
-
-
-class Lengths(NamedTuple):
-    """Two numbers."""
-
-    first: int
-    second: int | None = None
-
-    @property
-    def both(self) -> int:
-        return self.first + (self.second or 0)
-
-
-class TypedLengths(typing.NamedTuple):
-    """Two numbers."""
-
-    first: int
-    second: int | None = None
-
-    @property
-    def both(self) -> int:
-        return self.first + (self.second or 0)
-
-
-def made(kind: type[Lengths] | type[TypedLengths]) -> tuple[object, ...]:
-    one, other = kind(1), kind(second=2, first=1)
-    facts = (kind.__doc__, kind.__module__, kind._fields, kind._field_defaults, list(kind.__annotations__))
-    return (*facts, one, other, one.both, other.both, pickle.loads(pickle.dumps(other)), repr(one).partition("(")[2])

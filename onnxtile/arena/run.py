@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import onnx
@@ -50,7 +50,7 @@ from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
 from onnxtile.planning.result import PlanResult
 from onnxtile.shapes.opened_calls import Unfolded, fold, inside_of, unfold
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed
 from onnxtile.system.long_work import Progress, counted, silent
 from onnxtile.system.posix import return_free_memory

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from onnxtile.check.graph import Graph, GraphNode, Value
 from onnxtile.check.operators import TAKES_PARTS
@@ -23,7 +24,7 @@ from onnxtile.declare.plan_document import (
     PlanFailure,
     PlannedBuffer,
 )
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # Whether a schedule is an order in which the nodes of a graph can run.
 

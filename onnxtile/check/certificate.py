@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import onnx
 
@@ -19,7 +19,6 @@ from onnxtile.declare.plan_document import (
     PlannedPart,
 )
 from onnxtile.model.validity import without_weights
-from onnxtile.system.dataclass import NamedTuple
 
 if TYPE_CHECKING:
     import onnx_ir as ir

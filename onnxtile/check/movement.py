@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
     TransferTime,
 )
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The multiply-accumulates of nodes, counted from the tables of this check.
 

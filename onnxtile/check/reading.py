@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -37,7 +37,6 @@ from onnxtile.model.topology import bodies_of
 from onnxtile.model.validity import without_weights
 from onnxtile.shapes.opened_calls import inside_of, unfold
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import UsageError
 
 _KINDS = {

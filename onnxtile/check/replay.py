@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from onnxtile.check.addresses import Holder, Placing, bytes_read
 from onnxtile.check.graph import GraphNode, Value
 from onnxtile.check.operators import DECLARED, PURE_DOMAINS
 from onnxtile.check.sharing import Link, RunOrder, links
 from onnxtile.declare.plan_document import SHARED, PlanFailure, PlannedBuffer
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The last writer of each byte.
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from onnxtile.declare.values import (
     Unreadable,
@@ -34,7 +34,7 @@ from onnxtile.declare.values import (
     read_texts,
 )
 from onnxtile.model import keys
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError, nearest
 from onnxtile.system.text import whole
 

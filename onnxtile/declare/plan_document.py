@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import pydantic
 
 from onnxtile.declare.layout_rules import FIXED, FixedRules
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
 VERSION = 1

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from onnxtile.fitting.strips import (
     overlapped,
     row_pieces,
 )
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The operations of a run of kernels that is cut, in their order, each with the patches that it reads and makes.
 #

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
 from onnxtile.model.topology import dependencies, has_body, node_id
 from onnxtile.query.graph import is_constant
 from onnxtile.query.match import Match
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The part of a graph that becomes one meta-op: its nodes, what goes in, what comes out, and the constants that stay inside.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -24,7 +24,7 @@ from onnxtile.operators.table import Products, QuantisedPort, movement_of, opera
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
 from onnxtile.shapes.size_rule import SizeRule
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.text import LARGEST_COUNT, without_numbers
 

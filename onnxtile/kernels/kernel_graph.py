@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.declare.layout_rules import FixedRules
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 ARENA, CONSTANT, OUTSIDE, UNKNOWN, AROUND = "arena", "constant", "outside", "unknown", "around"
 """The roles of tensors. A tensor of the role "around" belongs to the graph around the body that reads it."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.topology import dependencies, nodes_inside
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -26,7 +26,7 @@ from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, n
 from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.table import CONTROL_FLOW
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
 from onnxtile.system.files import real, require_readable, straight
 from onnxtile.system.interpreter import collector_paused

@@ -15,7 +15,7 @@ from os import SEEK_CUR
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -35,7 +35,7 @@ from onnxtile.model.preserved import (
 )
 from onnxtile.model.topology import is_external, main_graphs
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.files import (
     alone_in,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.system.dataclass import NamedTuple
 
 # The walk over a model: its graphs, the bodies of nodes at any depth, its local functions, and all nodes and values in them.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -16,7 +16,7 @@ from onnxtile.operators.node_view import KnownConstants, KnownShapes, NodeView, 
 from onnxtile.operators.reads import AxisLinks, AxisRule, FoldRule
 from onnxtile.operators.saves import Saves
 from onnxtile.operators.takes import OperandRule
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError
 from onnxtile.system.registry import discover
 

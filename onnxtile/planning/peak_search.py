@@ -17,9 +17,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain, count, islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The problem of ordering as plain data: nodes, their predecessors, and the units of bytes that they write and read.
 

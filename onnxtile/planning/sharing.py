@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import field
 from itertools import groupby
+from typing import NamedTuple
 
 from onnxtile.declare.plan_document import CopyCount
 from onnxtile.kernels.kernel_graph import (
@@ -27,7 +28,7 @@ from onnxtile.kernels.kernel_graph import (
     union,
 )
 from onnxtile.planning.offsets.problem import Buffer, align
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The live ranges of the bytes of a buffer, kept while tensors are added to it.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from onnxtile.model.constants import Constants
 from onnxtile.model.topology import node_id
 from onnxtile.query.language import Edge
-from onnxtile.system.dataclass import NamedTuple
 
 Vertex: TypeAlias = ir.Node | ir.Value
 """A node, or the initializer that is a constant without a node. What a query only looks at may be an input of a graph as well."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -40,7 +40,7 @@ from onnxtile.query.program import (
 )
 from onnxtile.query.tests import LateShapes, TestContext, Unchanged, holds
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import QueryError
 
 # The backtracking machine that runs a program at one root.

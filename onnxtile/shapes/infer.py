@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, count
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -19,7 +20,6 @@ from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 from onnxtile.system.interpreter import cycles_freed
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -20,7 +21,6 @@ from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.shapes.infer import inferred_types, values
 from onnxtile.shapes.propagation import opened
 from onnxtile.shapes.resolve import Shapes, resolve
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import ModelError
 
 _MOST = 500_000

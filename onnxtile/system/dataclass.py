@@ -1,4 +1,4 @@
-"""Dataclasses and named tuples that define little code at an import.
+"""Dataclasses that define little code at an import.
 
 The standard library compiles up to six methods for each dataclass, which takes 0.7 milliseconds. A command defines about 250, of which it
 compares or prints few and makes instances of half: with these methods at once, a third of the time of a small command goes there.
@@ -9,7 +9,6 @@ before something is asked of it.
 from __future__ import annotations
 
 import dataclasses
-from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
@@ -24,24 +23,7 @@ _OFTEN = 500
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 - mypy takes it for the same
-    from typing import NamedTuple as NamedTuple  # noqa: PLC0414
 else:
-
-    class _TupleMaker(type):
-        """Makes named tuples as `typing.NamedTuple` does, but for the code of each annotation, which takes longer than all else."""
-
-        def __new__(cls, name, bases, members):
-            if not bases:
-                return super().__new__(cls, name, bases, members)
-            fields = tuple(members["__annotations__"])
-            defaults = [members.pop(field) for field in fields if field in members]
-            made = namedtuple(name, fields, defaults=defaults, module=members["__module__"])
-            for member, value in members.items():
-                setattr(made, member, value)
-            return made
-
-    class NamedTuple(metaclass=_TupleMaker):
-        """The base of named tuples."""
 
     def dataclass(cls=None, /, *, repr=True, eq=True, frozen=False, slots=False, kw_only=False):
         """Return `cls` as the decorator of the standard library does, for the options that are named here."""

@@ -7,9 +7,7 @@ A message is a sequence of fields, each a tag (its number and wire type) and its
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
-
-from onnxtile.system.dataclass import NamedTuple
+from typing import NamedTuple, Protocol
 
 GRAPH, INITIALIZER, NAME, RAW_DATA = 7, 5, 8, 9
 """ModelProto.graph, GraphProto.initializer, TensorProto.name and TensorProto.raw_data."""

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, NoKernel, OnnxtileError
 from onnxtile.system.interpreter import is_silenced
 from onnxtile.system.long_work import Watch, seconds_of_a_run, too_much_memory

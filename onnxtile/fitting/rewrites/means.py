@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +20,7 @@ from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.families.reductions import reduced, reduced_axes, whole_images
 from onnxtile.operators.node_view import STANDARD, NotApplicable
 from onnxtile.operators.table import may_draw, movement_of, operator_of
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
 _SPATIAL = 2

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate, groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +19,7 @@ from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import movement_of
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # The heads of attention one after the other: each with its columns of the projections, its scores and its result.
 #

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,6 @@ from onnxtile.model.topology import has_body
 from onnxtile.operators.families.movement import interpolates, is_mirrored, pad_sizes, resize_scales
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.table import movement_of
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.errors import Infeasible, unknown
 
 # An input that comes row by row is read by a Slice of its rows, which is then cut into strips as any operator is.

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 from math import prod
 from operator import mul
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +32,6 @@ from onnxtile.operators.table import (
     ShapeGrowth,
     without,
 )
-from onnxtile.system.dataclass import NamedTuple
 from onnxtile.system.runtime import Array, Session
 
 

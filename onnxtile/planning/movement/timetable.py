@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from onnxtile.planning.offsets.effort import Effort
 from onnxtile.planning.offsets.memories import Allocation, Filled, Memory
@@ -22,7 +23,7 @@ from onnxtile.planning.offsets.problem import (
     require_capacity,
 )
 from onnxtile.planning.planners import Planner
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 _CANDIDATES = 1_000
 """The most copies that are looked at for the next one."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -28,7 +28,7 @@ from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories
 from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.resolve import Shapes
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
 # Writes the copies of a movement into a graph, as calls of a local function that copies its operand.

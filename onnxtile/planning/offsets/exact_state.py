@@ -37,12 +37,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onnxtile.planning.offsets.problem import Buffer, Problem
-from onnxtile.system.dataclass import NamedTuple
 
 
 class SearchState(NamedTuple):

@@ -11,6 +11,7 @@ from itertools import count as count_up
 from itertools import cycle
 from math import sqrt
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from onnxtile.kernels.kernel_graph import Ints, distinct, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.problem import Buffer, Problem, size_of
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 # Conflicts between buffers: pairs that must share no byte, because both are live in a step or the problem says so.
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from onnxtile.kernels.kernel_graph import Ints, LivePart, distinct, live_sums, rounded
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
 
 _LISTED = 20

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxtile.kernels.kernel_graph import Ints, distinct, live_sums
 from onnxtile.planning.offsets.problem import Problem
-from onnxtile.system.dataclass import NamedTuple, dataclass
+from onnxtile.system.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 
