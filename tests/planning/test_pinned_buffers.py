@@ -58,6 +58,10 @@ SLOT_BETWEEN_ALIGNED = Problem(
 """In the slot of `a` there are no bytes at a multiple of 128."""
 
 
+ONE_BESIDE_THE_PIN = Problem((Buffer("a", 1, 1, 2, pin=0), Buffer("b", 1, 0, 1), Buffer("c", 1, 0, 2)), 1)
+"""`b` and `c` are live together in one section, and only `c` is live beside `a`: `b` has to lie below it."""
+
+
 def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
     """Try every offset of every buffer without a pin."""
     if len(placed) == len(problem.buffers):
@@ -95,6 +99,7 @@ def test_every_planner_leaves_pinned_buffers_at_their_offsets(planner: Planner, 
     assert problem.lower_bound <= plan.proof.lower_bound <= plan.size
 
 
+@example(ONE_BESIDE_THE_PIN)
 @given(small_problems())
 def test_the_search_proves_the_smallest_arena_around_pins(problem: Problem) -> None:
     assume(problem.pin_overlap is None)

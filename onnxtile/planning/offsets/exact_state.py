@@ -34,7 +34,7 @@ Glossary
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
 from typing import Any, NamedTuple
@@ -169,12 +169,12 @@ def state_of(problem: Problem, members: Sequence[int], grain: int) -> tuple[Sear
     neighbour, neighbour_at = _flat(neighbours)
     sizes = [problem.footprint(buffers[k]) // grain for k in order]
     units = [max(1, problem.alignment_of(buffers[k]) // grain) for k in order]
-    # Two buffers of different sizes may not be interchangeable below a pinned one.
-    alike = sizes if problem.pinned else [0] * len(sizes)
+    walls = [_walls(problem, members[k], grain) for k in order]
+    # Below a pinned buffer, sizes matter; and of two buffers in the same sections, one may be live beside it and the other not.
+    alike = [(size, *wall) for size, wall in zip(sizes, walls, strict=True)] if problem.pinned else [()] * len(sizes)
     equivalent, equivalent_at = _flat(
         _equivalents(zip(begin, end, reach_begin, reach_end, units, alike, strict=True), sizes)
     )
-    walls = [_walls(problem, members[k], grain) for k in order]
     wall_at = [0, *accumulate(map(len, walls))]
     n, m, depths, steps = len(members), len(starts), len(members) + 2, 2 * len(neighbour) + len(members) + 1
     state = SearchState(
@@ -284,14 +284,16 @@ def _lowest(walls: Iterable[tuple[int, int]], size: int, unit: int) -> int:
     return offset
 
 
-def _equivalents(live_ranges: Iterable[tuple[int, int, int, int, int, int]], sizes: Sequence[int]) -> list[list[int]]:
+def _equivalents(
+    live_ranges: Iterable[tuple[int, int, int, int, int, Hashable]], sizes: Sequence[int]
+) -> list[list[int]]:
     """Return the buffers of the same live range that are interchangeable with each buffer, whichever is on top.
 
-    `live_ranges` has for each its sections, those it reaches by conflicts, its unit, and a number that has to be equal, too. A buffer
+    `live_ranges` has for each its sections, those it reaches by conflicts, its unit, and what else has to be equal. A buffer
     with conflicts has none: the two ranges differ. Nor has one whose size is not a multiple of its unit: a buffer on top of it would have
     to be raised.
     """
-    alike: dict[tuple[int, ...], list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
     for buffer, (live_range, size) in enumerate(zip(live_ranges, sizes, strict=True)):
         begin, end, reach_begin, reach_end, unit, _ = live_range
         is_unique = (begin, end) != (reach_begin, reach_end) or size % unit
