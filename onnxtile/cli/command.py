@@ -319,7 +319,12 @@ def plain_texts(words: Sequence[str], known: Mapping[str, VerbParameter]) -> dic
     """Return the texts of the parameters as typer reads `words`; None for help, for completion, and for what may be a mistake."""
     if os.name == "nt" or "_ONNXTILE_COMPLETE" in os.environ:  # typer expands patterns of files there
         return None
-    options = {flag: one for one in known.values() if isinstance(one.about, Option) for flag in one.flags}
+    options = {
+        flag: parameter
+        for parameter in known.values()
+        if isinstance(parameter.about, Option)
+        for flag in parameter.flags
+    }
     texts: dict[str, Any] = {}
     operands: list[Any] = []
     left = [word for word in reversed(words) if word != DEBUG]
@@ -340,13 +345,17 @@ def plain_texts(words: Sequence[str], known: Mapping[str, VerbParameter]) -> dic
             if not value or (value.startswith("-") and value != _STDOUT):
                 return None
             texts.setdefault(option.name, []).append(value)
-    places = [one for one in known.values() if not isinstance(one.about, Option)]
-    if any(one.kind.several for one in places[:-1]) or not places:
+    places = [parameter for parameter in known.values() if not isinstance(parameter.about, Option)]
+    if any(parameter.kind.several for parameter in places[:-1]) or not places:
         return None
     if places[-1].kind.several:
         operands[len(places) - 1 :] = [operands[len(places) - 1 :]] if len(operands) >= len(places) else []
     is_full = len(operands) == len(places)
-    return {**texts, **{one.name: text for one, text in zip(places, operands, strict=True)}} if is_full else None
+    return (
+        {**texts, **{parameter.name: text for parameter, text in zip(places, operands, strict=True)}}
+        if is_full
+        else None
+    )
 
 
 def run_verb(verb: Verb, texts: Mapping[str, Any]) -> int:

@@ -436,7 +436,7 @@ class PlannedGraph(PlanRow):
         return {name: entries[name] for name in sorted(entries, key=_OF_GRAPH.__contains__)}
 
 
-_OF_GRAPH = frozenset(one.name for one in fields(PlannedGraph))
+_OF_GRAPH = frozenset(column.name for column in fields(PlannedGraph))
 
 
 @dataclass(frozen=True, kw_only=True)

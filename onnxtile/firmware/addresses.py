@@ -146,8 +146,8 @@ class ValueAddresses(dict[ir.Value | None, ByteAddress]):
 
     def _decided(self, make: Callable[[], _Decided]) -> _Decided:
         """Return what `make` decides at the largest sizes; the end of the workspace is that of then."""
-        made, self.end = self.memory.decided(lambda: (make(), self.end))
-        return made
+        decided, self.end = self.memory.decided(lambda: (make(), self.end))
+        return decided
 
     def copied_at_once(self, copies: Iterable[CopyCall]) -> Iterator[CopyCall]:
         """Yield `copies` in an order in which none reads what another has written; bytes in the way are saved in the workspace before."""

@@ -151,8 +151,8 @@ class ProgramTarget:
     def from_figures(cls, figures: TargetFigures) -> ProgramTarget:
         """Return the commands and the functions that a target names. Raises UsageError for a table of functions that is none."""
         table = figures.c_kernels
-        own = None if table is None else read_own_kernels(table)
-        return cls(figures.cc, figures.runner, own, figures.weights)
+        kernels = None if table is None else read_own_kernels(table)
+        return cls(figures.cc, figures.runner, kernels, figures.weights)
 
     def tools(self) -> Tools | None:
         """Return the commands; None where there is no compiler. Raises UsageError for one that is not there."""

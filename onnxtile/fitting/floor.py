@@ -539,8 +539,8 @@ class _RowCounts:
 
     def _before(self, read: RowsNeeded) -> RowEnds:
         """Return the bytes of an operand, and of the tensors before it, by the rows of the result that are made."""
-        rows_made, size = least_from(self._made(read)), float(self.sizes[read.tensor])
-        ways = [rows_made[ends] - starts * size + price for ends, starts, price in self._forms(read)]
+        bytes_made, size = least_from(self._made(read)), float(self.sizes[read.tensor])
+        ways = [bytes_made[ends] - starts * size + price for ends, starts, price in self._forms(read)]
         if id(read) in self.again:
             maker = self.bound.regions.makers[read.tensor]
             known = self.bound.rows[maker] == self.tensors[read.tensor].rows
@@ -597,15 +597,15 @@ class _RowCounts:
 
     def _while_made(self, read: RowsNeeded) -> RowEnds:
         """Return the bytes that live while a kernel makes each row of its result."""
-        rows_made = least_from(self._made(read))
+        bytes_made = least_from(self._made(read))
         if self.kernels[read.kernel].links is None:
-            return rows_made[-1:] + self._own(read.kernel)
-        size = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
+            return bytes_made[-1:] + self._own(read.kernel)
+        own_bytes = np.arange(len(self.after[read.kernel])) * float(self._own(read.kernel))
         rows = [
-            rows_made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - size)[:-1]) + price
+            bytes_made[ends[1:]] + np.minimum.accumulate((self._left(read, starts) - own_bytes)[:-1]) + price
             for ends, starts, price in self._forms(read)
         ]
-        return least_of(rows) + size[1:]
+        return least_of(rows) + own_bytes[1:]
 
     def _left(self, read: RowsNeeded, starts: RowNumbers) -> RowEnds:
         """Return the bytes of the tensors after a kernel, without the rows of an operand that it has read."""

@@ -319,15 +319,15 @@ class _NetworkReader:
         sizes = self.shapes.sizes(value) or ()
         return max(range(2, len(sizes)), key=lambda axis: (sizes[axis], axis == len(sizes) - 2))
 
-    def _axis_from(self, node: ir.Node, position: int, out_axis: int, rank: int) -> int | None:
-        """Return the axis of a node's result that comes from the axis `out_axis` of one operand."""
-        for axis in sorted(range(rank), key=lambda axis: axis != out_axis):
+    def _axis_from(self, node: ir.Node, position: int, operand_axis: int, rank: int) -> int | None:
+        """Return the axis of a node's result that comes from the axis `operand_axis` of one operand."""
+        for axis in sorted(range(rank), key=lambda axis: axis != operand_axis):
             links = self._links(node, axis)
             link = None if links is None else links[position]
-            if link is not None and link.axis == out_axis:
+            if link is not None and link.axis == operand_axis:
                 return axis
         # A join or a split of rows keeps their axis.
-        return out_axis if sharing_of(node) in {"cut", "join"} and out_axis < rank else None
+        return operand_axis if sharing_of(node) in {"cut", "join"} and operand_axis < rank else None
 
     def _folded(self) -> Iterator[tuple[ir.Value, FoldedRows]]:
         """Yield the results that are reduced from rows of their operands, part by part."""

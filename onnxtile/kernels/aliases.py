@@ -641,7 +641,9 @@ def _rows_read(value: ir.Value, view: NodeView, axis: int) -> tuple[int, int] | 
     except NotApplicable:
         return None
     range_ = cut.get(axis)
-    others = all(size == made for at, (size, made) in enumerate(zip(sizes, result, strict=True)) if at != axis)
+    others = all(
+        size == size_read for at, (size, size_read) in enumerate(zip(sizes, result, strict=True)) if at != axis
+    )
     if range_ is None or any(cut_range.step != 1 for cut_range in cut.values()) or not others or not result[axis]:
         return None
     start = min(max(range_.start + sizes[axis] if range_.start < 0 else range_.start, 0), sizes[axis])

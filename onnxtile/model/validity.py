@@ -129,9 +129,8 @@ def _require_few(
     The caller may override the numbers with names in `given`.
     """
     for node in nodes:
-        if (
-            node.op_type not in CONTROL_FLOW and node.domain in _STANDARD
-        ):  # no attribute of theirs is a graph: the checker has looked
+        # The checker has seen that no other operator of these domains has a body.
+        if node.op_type not in CONTROL_FLOW and node.domain in _STANDARD:
             continue
         for attribute in node.attribute:
             if not attribute.HasField("g"):

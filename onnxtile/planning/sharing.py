@@ -146,8 +146,8 @@ class Contents:
             return False
         low, high = max(0, shift), min(self.sizes[a], shift + self.sizes[b])
         if len(self._pieces[a]) == len(self._pieces[b]) == 1:
-            (one,), (other,) = self._pieces[a], self._pieces[b]
-            return low >= high or (one.origin == other.origin and one.begin + shift == other.begin)
+            (left,), (right,) = self._pieces[a], self._pieces[b]
+            return low >= high or (left.origin == right.origin and left.begin + shift == right.begin)
         first = _joint(clipped(self._pieces[a], low, high))
         second = _joint(
             clipped(

@@ -166,20 +166,20 @@ class _Initialiser:
     def _known(self) -> tuple[dict[str, Any], list[tuple[str, Any]], frozenset[str], frozenset[str]]:
         """The defaults of fields that are set, MISSING without one; what makes others; the arguments, and those that are needed."""
         fields = [f for f in dataclasses.fields(self._owner) if f.init or f.default_factory is not MISSING]
-        made = [(f.name, f.default_factory) for f in fields if f.default_factory is not MISSING]
+        factories = [(f.name, f.default_factory) for f in fields if f.default_factory is not MISSING]
         needed = {f.name for f in fields if f.default is MISSING and f.default_factory is MISSING}
         names = frozenset(f.name for f in fields if f.init)
-        return {f.name: f.default for f in fields}, made, names, frozenset(needed)
+        return {f.name: f.default for f in fields}, factories, names, frozenset(needed)
 
     def _set_fields(self, instance: Any, /, *given: object, **by_name: object) -> None:
         """Do what the compiled method does; where the arguments do not fit, call that, since it says why."""
-        defaults, made, names, needed = self._known
+        defaults, factories, names, needed = self._known
         values = dict(zip(self._arguments, given, strict=False))
         values |= by_name
         fields = vars(instance)  # a frozen class refuses assignments, which take longer, too
         fields |= defaults  # in the order of the fields
         fields |= values
-        for name, factory in made:
+        for name, factory in factories:
             if name not in values:
                 fields[name] = factory()
         if len(values) != len(given) + len(by_name) or not needed <= values.keys() <= names:

@@ -53,7 +53,7 @@ def _weights(path: Path, shapes: dict[str, tuple[int, int]], element: int) -> li
 
 
 def _layer() -> list[onnx.NodeProto]:
-    """Return the nodes of the layer. What stands between the products is left out: tile does not touch it."""
+    """Return the matrix products of the layer, without the nodes between them, which tile leaves as they are."""
     made = {name: f"{name}_out" for name in ("q", "k", "v", "mixed", "o", "r", "gate", "up", "gated", "down")}
 
     def product(of: str, name: str) -> onnx.NodeProto:
