@@ -14,7 +14,6 @@ from onnx import numpy_helper
 
 from onnxtile.model.functions import require_bounded_calls
 from onnxtile.model.topology import is_external
-from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.runtime import inferred_results
 
@@ -129,9 +128,6 @@ def _require_few(
     The caller may override the numbers with names in `given`.
     """
     for node in nodes:
-        # The checker has seen that no other operator of these domains has a body.
-        if node.op_type not in CONTROL_FLOW and node.domain in _STANDARD:
-            continue
         for attribute in node.attribute:
             if not attribute.HasField("g"):
                 continue

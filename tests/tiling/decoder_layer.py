@@ -53,7 +53,7 @@ def _weights(path: Path, shapes: dict[str, tuple[int, int]], element: int) -> li
 
 
 def _layer() -> list[onnx.NodeProto]:
-    """Return the matrix products of the layer, without the nodes between them, which tile leaves as they are."""
+    """Return the nodes of a layer: its matrix products, joined by sums and one Mul in place of attention and activation."""
     made = {name: f"{name}_out" for name in ("q", "k", "v", "mixed", "o", "r", "gate", "up", "gated", "down")}
 
     def product(of: str, name: str) -> onnx.NodeProto:
