@@ -55,10 +55,10 @@ def test_a_net_of_one_length_gets_the_same_arena_at_any_rank(form: str) -> None:
     assert fitted.after.arena == 2 * 16 * 32 * 4, "the result, and its strips, which a copy joins"
 
 
-@draws(8)
+@draws(6)
 @given(
     form=st.sampled_from(list(SIZES)),
-    length=st.integers(24, 64),
+    length=st.integers(12, 32),
     steps=st.lists(
         st.tuples(st.sampled_from(["Conv", "MaxPool", "AveragePool"]), st.integers(1, 2)), min_size=2, max_size=4
     ),

@@ -261,8 +261,7 @@ def test_a_real_model_with_branches_in_branches(silero: Find) -> None:
     reasons = ("a graph input", "a constant that no step reads", "never made")
     assert all(row.reason.startswith(reasons) for row in result.plan.outside)
     assert len(flat(result.plan)) == 50
-    assert result.verdict is not None
-    assert result.verdict.equal
+    assert result.verdict is not None and result.verdict.equal
 
 
 def test_the_tensors_of_bodies_are_marked_in_the_model() -> None:

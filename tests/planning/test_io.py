@@ -104,8 +104,7 @@ def test_constants_lie_one_behind_the_other_in_a_region_of_their_own(light: Find
     result = Case.of(light("squeezenet")).plan()
     end = 0
     for constant in result.constants:
-        assert constant.size is not None
-        assert constant.offset is not None
+        assert constant.size is not None and constant.offset is not None
         assert constant.offset % 64 == 0
         assert end <= constant.offset < end + 64
         end = constant.offset + constant.size

@@ -185,7 +185,7 @@ def test_every_field_that_is_made_wrong_is_refused(name: str, share: Callable[[I
         if not is_free(document, path, other)
     ]
     assert len(edits) > 150
-    for path, value, other in share(edits, 3):
+    for path, value, other in share(edits, 6):
         assert is_refused(case, changed(document, path, other)), (path, value, other)
 
 
@@ -195,7 +195,7 @@ def test_every_row_that_is_missing_or_there_twice_is_refused(
 ) -> None:
     case, document = planned(name)
     rows = [(path, listed, place) for path, listed in lists(document) for place in range(len(listed))]
-    for path, listed, place in share(rows, 2):
+    for path, listed, place in share(rows, 4):
         row = listed[place]
         is_needless = is_of_a_kernel(row, document) or (path[-1] == "arenas" and not row["size"])
         without = changed(document, path, listed[:place] + listed[place + 1 :])

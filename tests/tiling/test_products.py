@@ -43,7 +43,7 @@ BIASES: list[Any] = [None, (), (1,), ("n",), (1, "n"), ("m", 1), ("m", "n"), (1,
 FACTORS = st.sampled_from([1.0, 0.5, -1.25, 0.1, 3.0])
 
 
-@draws(50, slow=1000)
+@draws(25, slow=1000)
 @given(
     sizes=st.tuples(axes(), axes(), axes()),
     trans=st.tuples(st.booleans(), st.booleans()),
@@ -68,7 +68,7 @@ def test_gemm(
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-@draws(30, slow=1000)
+@draws(15, slow=1000)
 @given(
     sizes=st.tuples(axes(), axes(), axes()),
     constants=st.sets(st.sampled_from("ab")),
@@ -213,7 +213,7 @@ def batches(draw: st.DrawFn) -> tuple[Shape, Shape]:
     return first[draw(st.integers(0, len(first))) :], second[draw(st.integers(0, len(second))) :]
 
 
-@draws(200)
+@draws(100, 400)
 @given(
     sizes=st.tuples(batch_axes(), batch_axes(), batch_axes()),
     batch=batches(),
@@ -434,7 +434,7 @@ def expected(arrays: dict[str, Array]) -> Array:
     return result
 
 
-@draws(30, slow=1000)
+@draws(15, slow=1000)
 @given(
     sizes=st.tuples(st.integers(1, 11), st.integers(1, 11), st.integers(1, 11)),
     limits=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6)),

@@ -102,7 +102,7 @@ KINDS = st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np
 FIXED = st.sampled_from([PARAMETERS | {"b"}, PARAMETERS, {"b", "b_zero", "b_scale"}, {"b_zero", "a_zero", "y_zero"}])
 
 
-@draws(50)
+@draws(25, 100)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, batch=st.sampled_from([(), (), (2,)]), columns=st.booleans(),
     opset=st.sampled_from([10, 13, 19]), pad=st.booleans(), how=st.sampled_from(["sum", "tree"]),
@@ -116,7 +116,7 @@ def test_qlinear_matmul(
     assert not tiled.result.skipped or max(sizes) <= 5
 
 
-@draws(50)
+@draws(25, 100)
 @given(
     sizes=SIZES, kinds=KINDS, fixed=FIXED, columns=st.booleans(), bias=st.booleans(), quantized=st.booleans(),
     trans=st.tuples(st.booleans(), st.booleans()), alpha=st.sampled_from([1.0, 0.5, 1.7]),
@@ -248,7 +248,7 @@ SHAPES: Any = st.sampled_from(
 )
 
 
-@draws(30)
+@draws(15, 60)
 @given(
     shape=SHAPES, kinds=KINDS, fixed=CONV_FIXED, per_channel=st.booleans(), bias=st.booleans(),
     opset=st.sampled_from([10, 13, 21]), how=st.sampled_from(["sum", "tree"]),
@@ -468,7 +468,7 @@ def fused(source: onnx.ModelProto, given: dict[str, Array]) -> tuple[Array, set[
     return result, {node.op_type for node in optimised.graph.node}
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     name=st.sampled_from(sorted(ISLANDS)), kinds=st.sampled_from([(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]),
     per_channel=st.booleans(), bias=st.booleans(), how=st.sampled_from(["sum", "tree"]),
