@@ -108,8 +108,7 @@ LOOSE = {
 }
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize(("loose", "body", "off"), NEAR_MISSES)
 def test_a_near_miss_stays_a_call(
     bench: Any, tmp_path: Any, loose: str, body: str, off: dict[str, float], dtype: str, target: str

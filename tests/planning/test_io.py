@@ -60,8 +60,7 @@ def test_outputs_outside() -> None:
     assert case.run(result).equal
 
 
-@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("overwrite", "order"), [(False, "model"), (True, "min-peak"), (True, "any")])
 @pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
 def test_inputs_inside_give_the_same_bits(text: str, overwrite: bool, order: str) -> None:
     case = Case.of(text)
