@@ -143,8 +143,7 @@ def test_constants_of_a_higher_rank_change_the_shape(bench: Any) -> None:
 WEIGHTS: dict[str, Any] = {"w": np.linspace(-1, 1, 72).reshape(8, 9), "b": np.linspace(0, 1, 9)}
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize(
     "body", ["m = MatMul(x, w) y = Add(m, b)", "m = MatMul(x, w) y = Add(b, m)", "y = Gemm(x, w, b)"]
 )

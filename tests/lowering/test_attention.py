@@ -104,8 +104,7 @@ GUARD = "p = Softmax<axis = -1>(a) n = IsNaN(p) w = Where(n, zero, p) y = MatMul
 CAUSAL = np.where(np.tri(3) > 0, 0.0, -np.inf).astype(np.float32).reshape(1, 1, 3, 3)
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 def test_rows_that_are_masked_as_a_whole_stay_zero(bench: Any, operators: Names, dtype: str, target: str) -> None:
     body = BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)", GUARD)
     model = bench.model(

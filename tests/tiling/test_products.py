@@ -88,8 +88,7 @@ def test_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype
 
 
 @pytest.mark.parametrize("bias", BIASES, ids=str)
-@pytest.mark.parametrize("constants", ["", "a", "b", "c", "ab", "bc", "abc"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize(("constants", "dtype"), [("", np.float32), ("c", np.float64), ("abc", np.float16)])
 def test_every_bias_shape(bench: Bench, bias: Any, constants: str, dtype: Any) -> None:
     shape = None if bias is None else tuple({"m": 7, "n": 9}.get(size, size) for size in bias)
     case = bench.case(m=7, k=11, n=9, bias=shape, constants=constants, alpha=0.3, beta=-2.5, trans_b=True, dtype=dtype)
@@ -98,7 +97,7 @@ def test_every_bias_shape(bench: Bench, bias: Any, constants: str, dtype: Any) -
     assert tiled.verdicts()[0].passed, tiled.verdicts()
 
 
-@pytest.mark.parametrize("opset", range(7, 26))
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 18, 25])
 @pytest.mark.parametrize("op", ["Gemm", "MatMul"])
 def test_every_opset(bench: Bench, op: str, opset: int) -> None:
     case = bench.case(op=op, m=7, k=11, n=9, bias=(9,) if op == "Gemm" else None, trans_a=op == "Gemm", opset=opset)
@@ -241,7 +240,7 @@ def test_every_rank(
     require_product(tiled, operands, constants)
 
 
-@pytest.mark.parametrize("opset", range(7, 26))
+@pytest.mark.parametrize("opset", [7, 11, 13, 18, 25])
 def test_batches_in_every_opset(bench: Bench, opset: int) -> None:
     operands = arrays(((2, 7, 11), (3, 1, 11, 9)))
     tiled = bench.tile(matmul(operands, opset=opset), FOUR)

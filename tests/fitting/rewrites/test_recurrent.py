@@ -64,8 +64,7 @@ def in_pieces(proto: onnx.ModelProto, count: int) -> ir.Model:
     return made
 
 
-@pytest.mark.parametrize("count", [2, 7])
-@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize(("count", "states"), [(2, False), (7, True)])
 @pytest.mark.parametrize("op", GATES)
 def test_each_piece_begins_with_the_state_after_the_piece_before(op: str, states: bool, count: int) -> None:
     proto = layers(op, LINEAR, states=states)
