@@ -107,10 +107,12 @@ QUICK = {"t5_encoder_ts14": "RMSNorm", "clip_text_dy20": "GeLU", "bert-sdpa_ts14
 @pytest.mark.parametrize(
     ("model", "names"),
     [
-        *((model, [name]) for model, name in QUICK.items()),
-        *(pytest.param(path.stem, [*LIBRARY], marks=pytest.mark.slow) for path in sorted(ZOO.glob("*_ts14*.onnx"))),
+        *(pytest.param(model, [name], id=f"{model}-{name}") for model, name in QUICK.items()),
+        *(
+            pytest.param(path.stem, [*LIBRARY], id=f"{path.stem}-all", marks=pytest.mark.slow)
+            for path in sorted(ZOO.glob("*_ts14*.onnx"))
+        ),
     ],
-    ids=str,
 )
 def test_each_attempt_has_its_place_and_its_reason(zoo: Callable[[str], Path], model: str, names: list[str]) -> None:
     for name in names:
