@@ -142,6 +142,30 @@ def test_a_graph_that_breaks_the_specification_is_refused(text: Text, graph: str
         load(text(graph))
 
 
+LOOP = "g (int64 n, bool c, float[2] x, seq(float[2]) q) => (float[2] y, seq(float[2]) r) { %s }"
+EMPTY_LOOP = "y = Loop(%s, c, x) <body = b (int64 i, bool go, float[2] old) => (bool go, float[2] old) { }>"
+MAPPED = "r = SequenceMap(q) <body = m (float[2] x) => (float[2] y) { %s }> y = Relu(x)"
+
+
+@pytest.mark.parametrize(
+    ("graph", "is_taken"),
+    [
+        (LOOP % (EMPTY_LOOP % "n" + " r = Identity(q)"), False),
+        (LOOP % ("t = Constant <value_int = 1000001> () " + EMPTY_LOOP % "t" + " r = Identity(q)"), False),
+        (LOOP % ("t = Constant <value_int = 1000000> () " + EMPTY_LOOP % "t" + " r = Identity(q)"), True),
+        (LOOP % (MAPPED % (EMPTY_LOOP % "n")), False),
+        (LOOP % ("t = Constant <value_int = 3> () " + MAPPED % (EMPTY_LOOP % "t")), True),
+    ],
+    ids=["turns by an input", "turns above the limit", "turns within it", "in a body of SequenceMap", "with few turns there"],
+)
+def test_an_empty_loop_that_no_signal_stops_is_refused(text: Text, graph: str, is_taken: bool) -> None:
+    if is_taken:
+        load(text(graph))
+    else:
+        with pytest.raises(ModelError, match="Loop has an empty body"):
+            load(text(graph))
+
+
 def test_an_unsorted_model_of_the_caller_is_refused(small: onnx.ModelProto) -> None:
     model = ir.from_proto(small)
     model.graph.insert_before(model.graph.node(0), model.graph.node(1))
