@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> N
     refused(path)
 
 
+def test_a_name_that_is_no_text_is_refused_in_one_line(
+    text: Text, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proto = text("g (float[2] x) => (float[2] y) { h = Relu <alpha = 1.0> (x) y = Neg(h) }")
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString().replace(b"alpha", b"alph\xe9"))
+    assert "decode byte 0xe9" in refused(tmp_path / "m.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("ending", ["json", "textproto", "onnxtxt"])
 def test_a_text_format_with_other_content_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"m.{ending}"
@@ -111,7 +121,9 @@ def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_pat
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     try:
-        model = load(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ModelWarning)  # a mutated name of an attribute is one that onnxruntime takes
+            model = load(path)
         constants = Constants(model)
         resolve(model)
         for node in model.graph.all_nodes():
