@@ -122,7 +122,9 @@ def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_pat
     path.write_bytes(data)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ModelWarning)  # a mutated name of an attribute is one that onnxruntime takes
+            warnings.simplefilter(
+                "ignore", ModelWarning
+            )  # a mutated name of an attribute is one that onnxruntime takes
             model = load(path)
         constants = Constants(model)
         resolve(model)
@@ -168,7 +170,13 @@ MAPPED = "r = SequenceMap(q) <body = m (float[2] x) => (float[2] y) { %s }> y = 
         (LOOP % (MAPPED % (EMPTY_LOOP % "n")), False),
         (LOOP % ("t = Constant <value_int = 3> () " + MAPPED % (EMPTY_LOOP % "t")), True),
     ],
-    ids=["turns by an input", "turns above the limit", "turns within it", "in a body of SequenceMap", "with few turns there"],
+    ids=[
+        "turns by an input",
+        "turns above the limit",
+        "turns within it",
+        "in a body of SequenceMap",
+        "with few turns there",
+    ],
 )
 def test_an_empty_loop_that_no_signal_stops_is_refused(text: Text, graph: str, is_taken: bool) -> None:
     if is_taken:
