@@ -122,6 +122,14 @@ def test_a_form_around_attention_of_onnx_is_found_and_computes_the_same(tiny: Ti
     assert _calls(tiny.model(NATIVE_FORMS[form], opset=23)) == 1
 
 
+def test_attention_of_onnx_stays_an_operator_where_operators_are_asked_for(tiny: Tiny) -> None:
+    result = api.fuse(tiny.model(NATIVE_FORMS["a product each"], opset=23), lower="onnx")
+    assert result.verdict is not None and result.verdict.equal
+    types = [node.op_type for node in result.model.graph]
+    assert types.count("Attention") == 1 and types.count("MatMul") == 4
+    assert not result.model.functions
+
+
 def test_attention_of_onnx_over_values_that_no_weight_projects_is_left_alone(tiny: Tiny) -> None:
     values = "".join(
         f"{name}b = Reshape({name}, [2, 6, 2, 4])\n{name}h = Transpose<perm=[0, 2, 1, 3]>({name}b)\n" for name in "qkv"
