@@ -88,6 +88,24 @@ FORMS = {
 }
 
 
+_NATIVE = "i = Attention<scale=0.5>({})\n"
+NATIVE_FORMS = {
+    "a product each": _heads() + _NATIVE.format("qh, kh, vh") + _END,
+    "rotary embedding and a mask": _heads()
+    + "".join(map(_ROTARY.format, "qk"))
+    + _NATIVE.format("qr, kr, vh, W_6_6")
+    + _END,
+    "one product, split": _ONE
+    + "qa, ka, va = Split<axis=-1, num_outputs=3>(o)\n"
+    + "".join(map(_SPLIT.format, "qkv"))
+    + _NATIVE.format("qh, kh, vh")
+    + _END,
+    "heads that Attention splits itself": "".join(map(_BIASED.format, "qkv"))
+    + "i = Attention<q_num_heads=2, kv_num_heads=2>(qa, ka, va)\ny = MatMul(i, W_8_8)",
+}
+"""Forms around the operator of ONNX: exports of opset 23 have it."""
+
+
 def _calls(model: onnx.ModelProto) -> int:
     fused = api.fuse(model)
     assert fused.verdict is None or fused.verdict.equal
@@ -97,6 +115,26 @@ def _calls(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_is_found_and_computes_the_same(tiny: Tiny, form: str) -> None:
     assert _calls(tiny.model(FORMS[form])) == 1
+
+
+@pytest.mark.parametrize("form", NATIVE_FORMS)
+def test_a_form_around_attention_of_onnx_is_found_and_computes_the_same(tiny: Tiny, form: str) -> None:
+    assert _calls(tiny.model(NATIVE_FORMS[form], opset=23)) == 1
+
+
+def test_attention_of_onnx_stays_an_operator_where_operators_are_asked_for(tiny: Tiny) -> None:
+    result = api.fuse(tiny.model(NATIVE_FORMS["a product each"], opset=23), lower="onnx")
+    assert result.verdict is not None and result.verdict.equal
+    types = [node.op_type for node in result.model.graph]
+    assert types.count("Attention") == 1 and types.count("MatMul") == 4
+    assert not result.model.functions
+
+
+def test_attention_of_onnx_over_values_that_no_weight_projects_is_left_alone(tiny: Tiny) -> None:
+    values = "".join(
+        f"{name}b = Reshape({name}, [2, 6, 2, 4])\n{name}h = Transpose<perm=[0, 2, 1, 3]>({name}b)\n" for name in "qkv"
+    )
+    assert _calls(tiny.model(values + _NATIVE.format("qh, kh, vh") + _END, opset=23)) == 0
 
 
 def test_keys_and_values_that_are_kept_are_results_of_their_own(tiny: Tiny) -> None:
