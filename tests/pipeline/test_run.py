@@ -228,16 +228,14 @@ def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
 @pytest.mark.parametrize("backend", ["loky", "dask"])
 def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], tmp_path: Path, backend: str) -> None:
     """A cluster of its own listens to this machine only, on free ports: those on which a dashboard is expected may be another's."""
-    for name in ("distributed", "psutil") if backend == "dask" else ():
-        pytest.importorskip(name)
+    needed = {name: pytest.importorskip(name) for name in ("distributed", "psutil") if backend == "dask"}
     main, heard = os.getpid(), tmp_path / "listening.json"
 
     def perhaps_die(options: UnfuseOptions) -> Outcome:
         if Path(str(options.model)).name == "broken.onnx":
             os._exit(9)
         if backend == "dask":
-            import psutil
-
+            psutil = needed["psutil"]
             processes = [psutil.Process(main), *psutil.Process(main).children(recursive=True)]
             open_ = [one for process in processes for one in process.net_connections(kind="inet")]
             heard.write_text(json.dumps([one.laddr for one in open_ if one.status == psutil.CONN_LISTEN]))
