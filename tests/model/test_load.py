@@ -110,7 +110,7 @@ def test_a_model_cut_off_anywhere_is_refused_or_still_valid(tmp_path: Path) -> N
     assert len(accepted) <= 1
 
 
-@draws(300)
+@draws(150, 600)
 @given(st.integers(0, 2**32))
 def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
