@@ -79,6 +79,12 @@ FORMS = {
     "rotary embedding": _heads() + "".join(map(_ROTARY.format, "qk")) + _core("q", "k") + _END,
     "rotary embedding of a part": _heads() + "".join(map(_PARTIAL.format, "qk")) + _core("q", "k") + _END,
     "rotary embedding of neighbours": _heads() + "".join(map(_PAIRS.format, "qk")) + _core("q", "k") + _END,
+    "projections that split and merge heads, by Einsum": "".join(
+        f'{n}a = Einsum<equation="abc,cde->abde">(x, W_8_2_4)\n{n}c = Add({n}a, W_2_4)\n{n}h = Transpose<perm=[0, 2, 1, 3]>({n}c)\n'
+        for n in "qkv"
+    )
+    + _CORE
+    + 'j = Transpose<perm=[0, 2, 1, 3]>(i)\ny = Einsum<equation="abcd,cde->abe">(j, W_2_4_8)',
     "norms of Q and K": _heads() + "".join(map(_NORM.format, "qk")) + _core("q", "k") + _END,
     "a past": _heads() + "".join(map(_PAST.format, "kv")) + _core("k", "v") + _END,
     "softmax of two axes, as the version converter writes that of older opsets": PLAIN.replace(
@@ -170,6 +176,7 @@ _PARTS = {
     "cap": "{0}d = Div({0}, 30.0)\n{0}t = Tanh({0}d)\n{1} = Mul({0}t, 30.0)\n",
     "type": "{1} = Cast<to=1>({0})\n",
     "turn": "{1} = Transpose<perm=[0, 2, 1]>({0})\n",
+    "axes": "{0}u = Unsqueeze({0}, [1])\n{1} = Squeeze({0}u, [1])\n",
     "sink": "{1} = Concat<axis=-1>({0}, W_2_6_1)\n",
     "largest": "{0}m = ReduceMax<axes=[-1], keepdims=1>({0})\n{1} = Sub({0}, {0}m)\n",
 }
