@@ -12,7 +12,7 @@ from tests.bench import measure
 from tests.bench.commands import Row
 from tests.bench.fit_tables import PUBLISHED, WITHIN, distinct_kernels
 from tests.build import parsed
-from tests.fitting.networks import model
+from tests.fitting.networks import deep
 
 ROW: Row = {"before": 900, "arena": 300, "macs before": 1_000, "macs": 1_072, "nodes": 12, "kernels": 7, "copied": 64}
 ROW |= {"estimated": 1.08, "onnxruntime": 1.25, "equal": True, "seconds": 9.6}
@@ -42,14 +42,8 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, capsys: pyte
 
 
 def test_a_row_is_kept_when_it_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = """
-g (float[1,2,32,8] x) => (float[1,2,32,8] y) {
-    [wide] a = Conv(x, w0)
-    [deep] b = Conv<kernel_shape=[3,3], pads=[1,1,1,1], group=16>(a, w1)
-    [narrow] y = Conv(b, w2)
-}"""
     net, file = tmp_path / "net.onnx", tmp_path / "rows.jsonl"
-    onnx.save(model(text, w0=(16, 2, 1, 1), w1=(16, 1, 3, 3), w2=(2, 16, 1, 1)), net)
+    onnx.save(deep(), net)
     words = ("fit", net, "--rows", file, "--io", "outputs", "--within", "half,0%")
     line, commit = lines(capsys, *words)
     kept = json.loads(file.read_text())

@@ -90,6 +90,21 @@ g (float[1,3,{rows},{columns}] x) => (float[1,8,1,1] y) {{
     )
 
 
+def deep() -> onnx.ModelProto:
+    """Return a convolution of each channel between one that makes many and one that makes few."""
+    return model(
+        """
+g (float[1,2,32,8] x) => (float[1,2,32,8] y) {
+    [wide] a = Conv(x, w0)
+    [deep] b = Conv<kernel_shape=[3,3], pads=[1,1,1,1], group=16>(a, w1)
+    [narrow] y = Conv(b, w2)
+}""",
+        w0=(16, 2, 1, 1),
+        w1=(16, 1, 3, 3),
+        w2=(2, 16, 1, 1),
+    )
+
+
 def branches(rows: int = 32) -> onnx.ModelProto:
     """Return two branches from a wide tensor to a narrow one, whose nodes alternate: one branch after the other takes fewer bytes."""
     return model(

@@ -10,7 +10,7 @@ from onnxtile.fitting.strips import TargetSpeeds
 from onnxtile.operators.reads import AxisLink
 from onnxtile.system.errors import UsageError
 from onnxtile.tiling.limits import descriptions, figures_of, find, has_limits, ready_made
-from tests.fitting.networks import model
+from tests.fitting.networks import deep
 
 SPEEDS = TargetSpeeds("chip", {"int8": 1_000, "float32": 100}, copied=64, calls=10)
 
@@ -50,13 +50,7 @@ def test_every_ready_made_target_has_all_speeds_and_no_limits(name: str) -> None
 
 
 def test_the_result_has_the_time_before_and_after() -> None:
-    text = """
-g (float[1,2,32,8] x) => (float[1,2,32,8] y) {
-    [wide] a = Conv(x, w0)
-    [deep] b = Conv<kernel_shape=[3,3], pads=[1,1,1,1], group=16>(a, w1)
-    [narrow] y = Conv(b, w2)
-}"""
-    made = model(text, w0=(16, 2, 1, 1), w1=(16, 1, 3, 3), w2=(2, 16, 1, 1))
+    made = deep()
     slow = {"macs_per_second": "1M", "copied_per_second": "1MB/s", "calls_per_second": "1K"}
     fitted = onnxtile.fit(made, capacity="20KiB", budget="0%", verify=False, target=slow)
     assert fitted.before.seconds == pytest.approx(fitted.before.macs / 1e6 + fitted.before.nodes / 1e3)
