@@ -107,7 +107,9 @@ def is_external(tensor: ir.TensorProtocol) -> TypeGuard[ir.ExternalTensor]:
 
 def stored_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """Return the sizes of `tensor`: onnx_ir makes a Shape of those in a file each time that it is asked for them."""
-    return tuple(tensor.raw.dims) if type(tensor) is ir.serde.TensorProtoTensor else tuple(map(int, tensor.shape.numpy()))
+    return (
+        tuple(tensor.raw.dims) if type(tensor) is ir.serde.TensorProtoTensor else tuple(map(int, tensor.shape.numpy()))
+    )
 
 
 def stored_bytes(tensor: ir.TensorProtocol) -> int:
