@@ -171,3 +171,12 @@ def doubled(model: Any) -> Any:
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
     return model
+
+
+def test_a_norm_stays_a_call_beside_an_operator_of_a_later_opset(bench: Any) -> None:
+    # Axes that are an attribute at opset 13 become a constant operand at 24, which Swish needs.
+    body = over(LAYER).replace("y = Add(s, bias)", "t = Add(s, bias) g = Sigmoid(t) y = Mul(t, g)")
+    model = bench.model(body, {**NUMBERS, "scale": VECTOR.reshape(1, 1, 8)}, opset=13)
+    result = bench.lower(model, None)
+    assert [site.operator for site in result.lowered] == ["", "Swish"]
+    assert result.verdict.equal
