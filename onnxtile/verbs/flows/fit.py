@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -383,6 +384,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     it is, or nearly so. Where a floor shows that none fits, the model stays as it is.
     """
     best: WrittenSchedule | None = None
+    winner: FitAttempts | None = None
     is_cut_short, prices = False, subject.prices
     least = wanted.capacity, prices
     base = unblocked_subject(subject)
@@ -401,11 +403,21 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     for tries in chain(last, forms) if is_last_worth else chain(forms, last):
         if best is not None and best.fits(wanted.capacity):
             break
-        best = _better(best, tries.result(), *least)
+        smaller = tries.result(below=sys.maxsize if best is None else best.least_known)
+        winner, best = (
+            (tries, smaller) if smaller is not None and _better(best, smaller, *least) is smaller else (winner, best)
+        )
         is_cut_short |= tries.subject.regions.is_cut_short
         if wanted.is_late or (tries is forms[-1] and best is not None and best.least_known <= _NEAR * floor.bytes):
             break
-    return best and replace(best.settled, floor=floor.bytes), is_cut_short
+    best = best and best.settled
+    while best is not None and winner is not None and not best.fits(wanted.capacity):
+        # The plan in full may take fewer bytes, so that other schedules are below it.
+        smaller = winner.smaller(best.least_known)
+        if smaller is None:
+            break
+        best = smaller.settled
+    return best and replace(best, floor=floor.bytes), is_cut_short
 
 
 def _attempts_on(form: FitSubject, wanted: FitTarget) -> FitAttempts:
