@@ -403,21 +403,14 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     for tries in chain(last, forms) if is_last_worth else chain(forms, last):
         if best is not None and best.fits(wanted.capacity):
             break
-        smaller = tries.result(below=sys.maxsize if best is None else best.least_known)
-        winner, best = (
-            (tries, smaller) if smaller is not None and _better(best, smaller, *least) is smaller else (winner, best)
-        )
+        better = _better(best, tries.result(below=sys.maxsize if best is None else best.least_known), *least)
+        if better is not best:
+            best, winner = better, tries
         is_cut_short |= tries.subject.regions.is_cut_short
         if wanted.is_late or (tries is forms[-1] and best is not None and best.least_known <= _NEAR * floor.bytes):
             break
-    best = best and best.settled
-    while best is not None and winner is not None and not best.fits(wanted.capacity):
-        # The plan in full may take fewer bytes, so that other schedules are below it.
-        smaller = winner.smaller(best.least_known)
-        if smaller is None:
-            break
-        best = smaller.settled
-    return best and replace(best, floor=floor.bytes), is_cut_short
+    settled = best if best is None else best.settled if winner is None else winner.settled(best)
+    return settled and replace(settled, floor=floor.bytes), is_cut_short
 
 
 def _attempts_on(form: FitSubject, wanted: FitTarget) -> FitAttempts:

@@ -520,10 +520,15 @@ class FitAttempts:
             best, below = smaller, smaller.least_known
         return best
 
-    def smaller(self, than: int) -> WrittenSchedule | None:
-        """Return the quickest schedule whose arena is smaller than a size; None where none is found."""
-        way, most = self._ways[self.wanted.nodes][0], attempts(self.subject.kernels)
-        return self._quickest(way, than - 1, most)
+    def settled(self, best: WrittenSchedule) -> WrittenSchedule:
+        """Return the best schedule as it is settled; where that does not fit, one below it, as long as such are found."""
+        way, most, best = self._ways[self.wanted.nodes][0], attempts(self.subject.kernels), best.settled
+        while self.wanted.nodes is None and not best.fits(self.capacity):
+            smaller = self._quickest(way, best.least_known - 1, most)
+            if smaller is None:
+                break
+            best = smaller.settled
+        return best
 
     def _draft(self, point: FitSchedule) -> WrittenSchedule:
         if point not in self.known:
