@@ -5,7 +5,9 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.parser
@@ -228,14 +230,15 @@ def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
 @pytest.mark.parametrize("backend", ["loky", "dask"])
 def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], tmp_path: Path, backend: str) -> None:
     """A cluster of its own listens to this machine only, on free ports: those on which a dashboard is expected may be another's."""
-    needed = {name: pytest.importorskip(name) for name in ("distributed", "psutil") if backend == "dask"}
+    for name in ("distributed", "psutil") if backend == "dask" else ():
+        pytest.importorskip(name)
     main, heard = os.getpid(), tmp_path / "listening.json"
 
     def perhaps_die(options: UnfuseOptions) -> Outcome:
         if Path(str(options.model)).name == "broken.onnx":
             os._exit(9)
         if backend == "dask":
-            psutil = needed["psutil"]
+            psutil: Any = import_module("psutil")
             processes = [psutil.Process(main), *psutil.Process(main).children(recursive=True)]
             open_ = [one for process in processes for one in process.net_connections(kind="inet")]
             heard.write_text(json.dumps([one.laddr for one in open_ if one.status == psutil.CONN_LISTEN]))
