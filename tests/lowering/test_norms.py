@@ -34,6 +34,12 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+KERAS = (
+    "m = GlobalAveragePool(x) c = Sub(x, m) p = Mul(c, c) v = GlobalAveragePool(p) a = Add(v, eps) q = Sqrt(a) r = Reciprocal(q) "
+    "i = Mul(r, scale) g = Mul(x, i) k = Neg(m) b = Mul(k, i) o = Add(b, bias) y = Add(g, o)"
+)
+
+
 def over(body: str, axes: str = "-1") -> str:
     return body.replace("AXES", axes)
 
@@ -57,6 +63,15 @@ def test_a_layer_norm_over_two_axes(bench: Any, operators: Names) -> None:
     result = bench.lower(bench.model(over(LAYER, "-2, -1"), {**NUMBERS, "scale": matrix, "bias": matrix}), "LayerNorm")
     assert operators(result) == ["LayerNormalization"]
     assert next(iter(result.model.graph)).attributes["axis"].as_int() == -2
+
+
+def test_the_layer_norm_of_keras_has_its_scale_on_three_axes(bench: Any, operators: Names) -> None:
+    cube = {name: NUMBERS[name].reshape(1, 1, 8) for name in ("scale", "bias")}
+    result = bench.lower(bench.model(KERAS, NUMBERS | cube), "LayerNorm")
+    assert operators(result) == ["LayerNormalization"]
+    norm = next(iter(result.model.graph))
+    assert norm.attributes["axis"].as_int() == -1
+    assert [tuple(value.shape.numpy()) for value in norm.inputs[1:]] == [(8,), (8,)]
 
 
 def test_a_layer_norm_without_scale_gets_ones(bench: Any, operators: Names) -> None:
