@@ -25,14 +25,17 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.layout import Layout, RulesInMemories
 from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, set_up
-from onnxtile.planning.movement.eviction import (
+from onnxtile.planning.movement.choice import (
     Eviction,
+    KernelPlace,
     MovementProblem,
+    Timetable,
+    WantedCopy,
     choose_evictions,
     least_bytes,
     proved_evictions,
+    timetable,
 )
-from onnxtile.planning.movement.timetable import KernelPlace, SlowTensors, Timetable, WantedCopy, timetable
 from onnxtile.planning.movement.uses import (
     RULES,
     CopyToWrite,
@@ -44,7 +47,7 @@ from onnxtile.planning.movement.uses import (
     WrittenCopies,
     without_marks,
 )
-from onnxtile.planning.offsets.memories import Memory, memories
+from onnxtile.planning.offsets.memories import Memory, SlowTensors, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.orders import find_order, named
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MovementResult, PlanResult

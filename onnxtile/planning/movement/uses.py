@@ -25,7 +25,7 @@ from onnxtile.model.functions import add_function
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_values, bodies_of, dependencies
 from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories
-from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
+from onnxtile.planning.movement.choice import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
