@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
@@ -149,7 +149,7 @@ def plan_model(
     if fixed.pins:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
-    allocator = _allocator(settings.slow)
+    allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
@@ -210,13 +210,6 @@ def plan_model(
         **fixed.fixed_fields,
         **described(layout),
     )
-
-
-def _allocator(slow: SlowTensors | None) -> Callable[..., Allocation]:
-    """Return what places the buffers of a plan; tensors in a `slow` memory are placed apart."""
-    if slow is None:
-        return allocate
-    return partial(allocate_apart, slow=slow)
 
 
 def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None) -> tuple[LayoutFacts, States]:

@@ -399,14 +399,6 @@ class WantedCopy(NamedTuple):
     source: int | None = None
 
 
-@dataclass(frozen=True)
-class KernelPlace:
-    """A place in the schedule: the `seconds` that its kernel takes, and the bytes of `room` that its needs and waiting tensors leave."""
-
-    seconds: float
-    room: int
-
-
 @dataclass
 class Timetable:
     """By place, the numbers of the copies that are made beside its kernel or right before it, in the order of the engine.
@@ -420,21 +412,34 @@ class Timetable:
 
 
 def timetable(
-    kernels: Sequence[KernelPlace], wanted: Sequence[WantedCopy], seconds_per_byte: float, reserve: int | None = 0
+    seconds: Sequence[float],
+    room: Sequence[int],
+    wanted: Sequence[WantedCopy],
+    seconds_per_byte: float,
+    reserve: int | None,
 ) -> Timetable:
-    """Return when the copies `wanted` are made. `reserve` bytes of room stay free of early copies; with None, none is early."""
-    engine = _Engine(kernels, wanted, seconds_per_byte, reserve)
-    for position in range(len(kernels)):
+    """Return when the copies `wanted` are made beside the kernels of a schedule, which take so many `seconds` at each place.
+
+    `room` has the bytes that the needs of each kernel and waiting tensors leave. `reserve` bytes of it stay free of early copies; with
+    None, none is early.
+    """
+    engine = _Engine(seconds, room, wanted, seconds_per_byte, reserve)
+    for position in range(len(seconds)):
         engine.run(position)
     return engine.finish()
 
 
 class _Engine:
     def __init__(
-        self, kernels: Sequence[KernelPlace], wanted: Sequence[WantedCopy], seconds_per_byte: float, reserve: int | None
+        self,
+        seconds: Sequence[float],
+        room: Sequence[int],
+        wanted: Sequence[WantedCopy],
+        seconds_per_byte: float,
+        reserve: int | None,
     ) -> None:
-        self._kernels, self._wanted, self._pace, self._reserve = kernels, wanted, seconds_per_byte, reserve
-        self._room = [kernel.room for kernel in kernels]
+        self._seconds, self._wanted, self._pace, self._reserve = seconds, wanted, seconds_per_byte, reserve
+        self._room = list(room)
         self._table = Timetable()
         self._ends: dict[int, float] = {}
         self._idle_at = self._clock = 0.0
@@ -452,7 +457,7 @@ class _Engine:
 
     def _needed(self, number: int) -> tuple[int, int]:
         before = self._wanted[number].before
-        return len(self._kernels) if before is None else before, number
+        return len(self._seconds) if before is None else before, number
 
     def run(self, position: int) -> None:
         """Run the kernel at `position`, with the copies that it waits for, and those that are made beside it."""
@@ -463,7 +468,7 @@ class _Engine:
         loads = (number for number in self._due.get(position, ()) if self._wanted[number].is_load)
         start = max((start, *(self._ends[number] for number in loads)))
         self._hold(position, start)
-        self._clock = start + self._kernels[position].seconds
+        self._clock = start + self._seconds[position]
         while (
             self._reserve is not None and self._idle_at < self._clock and (chosen := self._next(position)) is not None
         ):
@@ -473,7 +478,7 @@ class _Engine:
     def finish(self) -> Timetable:
         """Make the copies that are left, and return the timetable."""
         for number in list(self._stores):
-            self._issue(number, len(self._kernels), self._clock)
+            self._issue(number, len(self._seconds), self._clock)
         return self._table
 
     def _with_room(self, position: int) -> float:
