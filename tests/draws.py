@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, settings
 # The time a case takes is the machine's affair; what fails here fails for everyone; and no test changes what a fixture made.
 settings.register_profile(
     "onnxtile",
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile("slow", settings.get_profile("onnxtile"))
+settings.register_profile("slow", settings.get_profile("onnxtile"), max_examples=200)
 
 
 def load_profile(is_slow: bool) -> None:

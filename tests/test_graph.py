@@ -161,7 +161,7 @@ def _require_order(graph: ir.Graph, order: TopologicalOrder) -> None:
     assert positions == sorted(set(positions))
 
 
-@draws(300)
+@draws(150, 600)
 @given(case=_graphs())
 def test_between_is_convexity_and_contract_keeps_an_order(case: tuple[ir.Graph, list[list[int]]]) -> None:
     graph, sets = case

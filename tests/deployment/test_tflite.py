@@ -72,8 +72,7 @@ def test_the_written_model_runs_in_the_planned_bytes(seed: int, tmp_path: Path) 
 
 def test_one_model_runs_in_the_planned_bytes(model: Path, tmp_path: Path) -> None:
     planned = onnxtile.plan_tflite(model)
-    assert planned.verdict is not None
-    assert planned.verdict.head == planned.plan.arena_size < planned.verdict.own_head
+    assert planned.verdict is not None and planned.verdict.head == planned.plan.arena_size < planned.verdict.own_head
     assert planned.plan.in_place > 0 and planned.plan.copies.avoided > 0
     planned.save(tmp_path / "out.tflite")
     data = model.read_bytes()
@@ -149,8 +148,7 @@ def test_a_model_with_scratch_keeps_it_inside_the_planned_bytes(tmp_path: Path) 
     axes = net.tensor((2,), np.array([1, 2], np.int32))
     (tmp_path / "net.tflite").write_bytes(net.bytes([net.add("MEAN", [x, axes], (1, 4))]))
     planned = onnxtile.plan_tflite(tmp_path / "net.tflite")
-    assert planned.verdict is not None
-    assert planned.verdict.head == planned.plan.arena_size <= planned.verdict.own_head
+    assert planned.verdict is not None and planned.verdict.head == planned.plan.arena_size <= planned.verdict.own_head
     assert [row.kind for row in planned.plan.buffers].count("workspace") == 1
 
 

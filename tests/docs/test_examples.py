@@ -114,7 +114,18 @@ def test_a_page_says_where_the_models_of_its_examples_are(page: Path) -> None:
         assert any(f"models/{file}" in text for text in said for file in _MAKERS[name]), f"which model is {name}.onnx?"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=lambda page: page.stem)
+_SLOW = {"firmware", "npu"}
+"""Tutorials of real models whose commands take long; those of other pages are the same commands on small models."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in _SLOW else ())
+        for page in PAGES
+        if _commands(page)
+    ],
+)
 def test_the_commands_of_a_page_run(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

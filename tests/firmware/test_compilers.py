@@ -42,7 +42,7 @@ LSTM = f"""{HEAD} g (float[5, 1, 4] x, float[1, 1, 6] h) => (float[5, 1, 1, 6] y
     y, next = LSTM <hidden_size = 6> (x, w, r, , , h)
 }}"""
 WIDE = f"""{HEAD} g (int64[4] n, double[4] d) => (int64[4] m, double[4] e) {{ m = Abs(n) e = Exp(d) }}"""
-QUICK = {"convolutions", "sizes in ranges", "weights in a file", "integers", "a state", "turns in turns"}
+QUICK = {"sizes in ranges", "weights in a file", "integers", "a state", "turns in turns"}
 
 
 def fitted(folder: Path) -> None:

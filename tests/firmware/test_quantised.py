@@ -43,7 +43,14 @@ def firmware_of(form: str) -> Firmware:
 
 @needs_cc
 @pytest.mark.usefixtures("optimised")
-@pytest.mark.parametrize("form", ["qdq", "qdq-per-channel", "qoperator", "qoperator-per-channel"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "qdq-per-channel",
+        "qoperator",
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ("qdq", "qoperator-per-channel")),
+    ],
+)
 def test_a_quantised_network_runs_in_integers(form: str) -> None:
     made = firmware_of(form)
     assert made.proof.equal and made.source.workspace <= 256  # the floats of an island that has no operator on integers
@@ -80,7 +87,7 @@ def _with_sums_rounded_by(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_cc
-@pytest.mark.parametrize("io", ["outputs", "inside", "outside"])
+@pytest.mark.parametrize("io", ["inside", *(pytest.param(io, marks=pytest.mark.slow) for io in ("outputs", "outside"))])
 def test_results_that_are_rounded_otherwise_are_within_one_step(io: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_sums_rounded_by("floorf", monkeypatch)
     proof = built(quantised(), io=io).proof
@@ -265,7 +272,7 @@ UNPACKING_OF_16_BITS: list[Weights] = [
 
 
 @needs_cc
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "uint8"])
+@pytest.mark.parametrize("dtype", ["int4", pytest.param("uint4", marks=pytest.mark.slow), "uint8"])
 def test_products_convolutions_and_gathers_unpack_their_weights(dtype: str) -> None:
     _require_packed([_with_weights(case[0], dtype, *case[1:]) for case in UNPACKING])
     if dtype != "uint4":

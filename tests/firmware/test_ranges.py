@@ -132,7 +132,7 @@ def test_results_a_step_off_are_compared_with_operators_on_integers_at_all_sizes
 
 
 @needs_cc
-@pytest.mark.parametrize("form", ["qoperator", "qdq"])
+@pytest.mark.parametrize("form", [pytest.param("qoperator", marks=pytest.mark.slow), "qdq"])
 def test_a_quantised_network_runs_in_integers_at_all_sizes(form: str) -> None:
     made = built(quantised_over_rows(form), {"rows": "8:12"})
     assert made.proof.equal and made.proof.results is not None and made.proof.results.one_step == 0

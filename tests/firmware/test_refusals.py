@@ -18,7 +18,6 @@ from onnxtile.firmware import write
 from onnxtile.system.errors import UsageError
 from tests.firmware.test_program import built
 
-NEG = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
 MODELS = {
     "g (float[4] x) => (float[4] y) { q = SequenceConstruct(x) i = Constant <value_int = 0> () y = SequenceAt(q, i) }": (
         "'q': a sequence has no fixed bytes"

@@ -172,7 +172,9 @@ def convolution(sizes: str, weight: str, attributes: str) -> onnx.ModelProto:
 
 @needs_cc
 @pytest.mark.usefixtures("optimised")
-@pytest.mark.parametrize("form", ["float", "qoperator-per-channel", "qoperator-u8s8"])
+@pytest.mark.parametrize(
+    "form", ["float", pytest.param("qoperator-per-channel", marks=pytest.mark.slow), "qoperator-u8s8"]
+)
 @pytest.mark.parametrize("cases", [CONVOLUTIONS, OTHER_CONVOLUTIONS], ids=["ours", "others"])
 def test_convolutions_of_all_shapes(form: str, cases: list[tuple[str, str, str]], tmp_path: Path) -> None:
     onnx.save(side_by_side(starmap(convolution, cases)), tmp_path / "model.onnx")

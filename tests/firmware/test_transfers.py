@@ -51,8 +51,7 @@ def test_copies_by_kernels_part_those_before_from_those_after() -> None:
 def test_a_program_is_proved_with_copies_at_their_earliest_and_at_their_latest(movement: str, fast: int) -> None:
     planned = moved(movement, fast)
     made = build(opened_of(planned), planned.plan)
-    assert planned.plan.movement is not None
-    assert made.proof.equal and made.proof.runs == 3
+    assert planned.plan.movement is not None and made.proof.equal and made.proof.runs == 3
     assert made.source.transfers == len(planned.plan.movement.copies) > 1
     header = made.source.named("net").header
     assert "void net_copy(uint32_t id, void *target, const void *source, size_t size);" in header

@@ -45,7 +45,7 @@ def _one(op: str, rows: int, weights: tuple[int, ...] | None = None, **attribute
     return build.model([node], {"x": [1, 2, rows, 5]}, {"y": ["n", "c", "h", "w"]}, constants)
 
 
-@draws(60)
+@draws(30, 120)
 @given(
     op=st.sampled_from(["Conv", "ConvTranspose", "MaxPool", "AveragePool"]),
     rows=st.integers(4, 12),
@@ -93,7 +93,7 @@ def test_windows_read_what_the_operator_reads(
     assert np.array_equal(whole[:, :, start:stop], part[:, :, start:stop], equal_nan=False)
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     rows=st.integers(2, 12),
     numbers=st.tuples(st.integers(-14, 14), st.integers(-14, 14), st.integers(1, 4)),
@@ -307,7 +307,7 @@ def _chain(op: str, constants: dict[str, Any], rows: int, opset: int = 19, **att
     )
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     mode=st.sampled_from(["linear", "cubic", "nearest"]),
     way=st.sampled_from(WAYS),
@@ -337,7 +337,7 @@ def test_resized_strips_are_equal(
     assert np.array_equal(whole, part) if mode == "nearest" else np.allclose(whole, part, rtol=1e-5, atol=1e-5)
 
 
-@draws(30)
+@draws(15, 60)
 @given(
     rows=st.integers(12, 20),
     pads=st.tuples(*[st.integers(0, 5)] * 4),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,24 +46,13 @@ from tests.fitting.test_search import regions
 # fit: the arena of the result is what plan says of it, and the outputs are those of the model.
 
 
-SMALL = partial(inverted_residuals, 17)
+SMALL = partial(inverted_residuals, 9)
 
 
 @cache
 def fitted_of(made: Callable[[], onnx.ModelProto], capacity: str, **options: Any) -> onnxtile.FittedModel:
     """Return a model cut to a capacity, of which several tests read something."""
     return onnxtile.fit(made(), capacity=capacity, **options)
-
-
-def test_plan_needs_no_more_than_fit_says_and_the_outputs_are_equal(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(inverted_residuals(), capacity="10KiB", tolerance="exact")
-    assert fitted.before.arena > 2 * fitted.after.arena
-    assert fitted.after.arena <= 10 * 1024
-    assert fitted.after.macs <= fitted.before.macs
-    fitted.save(tmp_path / "out.onnx")
-    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size <= fitted.after.arena
-    assert onnxtile.verify(inverted_residuals(), tmp_path / "out.onnx").equal
-    assert any(step.strips > 1 for step in fitted.steps)
 
 
 def test_no_result_is_planned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +78,9 @@ def test_the_bytes_of_the_search_are_those_of_the_plan(capacity: str, exact: boo
     in_order = onnxtile.plan(fitted.model, order="model").plan
     assert max(step.peak for step in fitted.steps) == in_order.peak
     assert fitted.after.peak <= in_order.peak
+    assert fitted.after.macs <= fitted.before.macs
+    assert onnxtile.plan(fitted.model).plan.arena_size <= fitted.after.arena < fitted.before.arena
+    assert onnxtile.verify(inverted_residuals(9), fitted.model).equal
 
 
 def test_a_model_that_fits_stays_as_it_is() -> None:
@@ -245,17 +236,9 @@ def test_the_arena_is_that_of_the_defaults_of_plan_where_another_order_is_smalle
     assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena
 
 
-@pytest.mark.parametrize("gaps", [0, 1 << 20])
-def test_a_schedule_with_gaps_is_planned_before_a_smaller_one_is_sought(
-    gaps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one whose gaps in its own order only a plan of other orders may close."""
+def test_a_schedule_with_gaps_is_planned_before_a_smaller_one_is_sought(monkeypatch: pytest.MonkeyPatch) -> None:
     without = onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False)
     monkeypatch.setattr(WrittenSchedule, "arena", property(lambda self: self.allocation.size + (1 << 20)))
-    closer = WrittenSchedule.closer.func  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        WrittenSchedule, "closer", property(lambda self: SimpleNamespace(size=closer(self).size + gaps))
-    )
     found = onnxtile.fit(inverted_residuals(), capacity="10KiB", verify=False)
     assert found.fits and found.after == without.after
 
@@ -464,7 +447,7 @@ def _found(rows: int, capacity: int, in_chunks: bool) -> FitSchedule:
     return search(about if in_chunks else Regions(about.network), FitTarget(capacity, _BUDGET))
 
 
-@draws(6)
+@draws(4)
 @given(
     rows=some.sampled_from([9, 13]),
     in_chunks=some.booleans(),
@@ -497,10 +480,10 @@ g (float[1,4,16,16] x) => (float[1,4,1,1] y) {
 
 @pytest.mark.parametrize("wrap", [False, True])
 def test_the_result_is_planned_as_it_was_written_and_computes_the_same(wrap: bool, tmp_path: Path) -> None:
-    fitted = fitted_of(SMALL, "5KiB", functions=("fuse", "wrap") if wrap else "fuse")
+    fitted = fitted_of(SMALL, "3500", functions=("fuse", "wrap") if wrap else "fuse")
     assert fitted.arena_verdict is not None and fitted.arena_verdict.equal
     fitted.save(tmp_path / "out.onnx")
-    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 5 * 1024
+    assert onnxtile.plan(tmp_path / "out.onnx").plan.arena_size == fitted.after.arena <= 3500
     assert onnxtile.verify(SMALL(), tmp_path / "out.onnx").equal
     assert fitted.after.macs == onnxtile.inspect(tmp_path / "out.onnx").to_dict()["macs"]["total"]
 
@@ -517,8 +500,8 @@ def test_where_the_fused_model_fits_it_is_not_cut() -> None:
 
 
 def test_pieces_are_fused_where_the_fused_model_does_not_fit() -> None:
-    fitted = fitted_of(SMALL, "5KiB", functions="fuse")
-    plain = onnxtile.fit(SMALL(), capacity="5KiB", verify=False)
+    fitted = fitted_of(SMALL, "3500", functions="fuse")
+    plain = onnxtile.fit(SMALL(), capacity=3500, verify=False)
     assert fitted.steps[-1].kind == "fuse" and "after" in fitted.steps[-1].text
     assert fitted.after.nodes < plain.after.nodes
 
@@ -559,8 +542,7 @@ def test_a_model_that_is_cut_has_its_kernels_in_the_fast_memory() -> None:
     fast = largest_operator() * 3 // 4
     result = fitted(fast, budget="20%")
     plan = result.planned.plan
-    assert plan.movement is not None
-    assert result.steps
+    assert plan.movement is not None and result.steps
     assert result.fits and result.after.arena == plan.arenas[0].size <= fast
     assert result.verdict is not None and result.verdict.equal
     assert result.arena_verdict is not None and result.arena_verdict.equal
@@ -571,8 +553,7 @@ def test_a_model_that_is_cut_has_its_kernels_in_the_fast_memory() -> None:
 def test_a_model_that_needs_no_cut_copies_only_inputs_and_outputs() -> None:
     result = fitted(1 << 20)
     movement = result.planned.plan.movement
-    assert movement is not None
-    assert not result.steps
+    assert movement is not None and not result.steps
     assert movement.bytes == movement.forced == 4 * (3 * 33 * 20 + 8)
 
 
@@ -643,7 +624,10 @@ def test_limits_that_do_not_exist_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("made", "capacity", "options"),
-    [(inverted_residuals, "13KiB", {"tolerance": "exact"}), (quantised, "11.5KiB", {})],
+    [
+        (inverted_residuals, "13KiB", {"tolerance": "exact"}),
+        pytest.param(quantised, "11.5KiB", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_arena_of_regions_in_functions_is_what_plan_says(
     made: Callable[[], onnx.ModelProto], capacity: str, options: dict[str, str], tmp_path: Path

@@ -149,7 +149,7 @@ def test_the_place_says_what_is_outside(io: str, outside: set[str]) -> None:
     columns=some.integers(1, 40),
     item=some.sampled_from([1, 2, 4]),
 )
-@draws(60)
+@draws(30, 120)
 def test_rows_that_are_left_take_their_blocks(channels: int, rows: int, columns: int, item: int) -> None:
     from onnxtile.fitting.live_bytes import bytes_from
 

@@ -102,8 +102,7 @@ def test_strips_are_counted_once_whatever_is_handed_over_in_pieces(monkeypatch: 
     parted = replace(whole, parted=frozenset(known.results(0, stop)))
     joined, pieces = (known.cost(0, stop, cut) for cut in (whole, parted))
     assert len(counted) == 1
-    assert joined is not None
-    assert pieces is not None
+    assert joined is not None and pieces is not None
     assert pieces.copied < joined.copied
     assert pieces == fresh.cost(0, stop, parted)
     assert len(counted) == 2
@@ -144,8 +143,8 @@ def counted(regions: Regions, one: RegionCost) -> tuple[int, int, int, int]:
     return live.peak, len(trace.ops), copied_bytes(trace, live), trace.macs
 
 
-@pytest.mark.parametrize("first", [1, 2, 4, 5, 8, 16])
-@pytest.mark.parametrize("second", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("first", [1, 4, 5, 16])
+@pytest.mark.parametrize("second", [1, 3, 16])
 @pytest.mark.parametrize(("chunks", "again"), [((), False), (((6, 4),), False), ((), True)])
 def test_costs_of_pieces_counted_by_kinds_of_strips_are_those_of_all_strips(
     first: int, second: int, chunks: tuple[tuple[int, int], ...], again: bool
@@ -165,7 +164,7 @@ def test_costs_of_pieces_counted_by_kinds_of_strips_are_those_of_all_strips(
     steps=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
     stops=st.sampled_from([(2, 5, 6), (2, 4, 6), (3, 5, 6), (1, 3, 6)]),
 )
-@draws(25)
+@draws(12, 50)
 def test_any_strips_of_any_pieces_compute_the_same_at_the_counted_peak(
     rows: int, steps: tuple[int, int, int], stops: tuple[int, int, int]
 ) -> None:

@@ -57,7 +57,6 @@ def rows_read(fitted: FittedModel) -> list[tuple[int, int]]:
         ("three channels", "0%", "smallest"),
         ("wide", "0%", "smallest"),
         ("quantised", "0%", "smallest"),
-        ("residuals", "0%", 4000),
         ("residuals", "30%", 4000),
     ],
 )

@@ -599,16 +599,15 @@ def _said(model: ir.Model) -> tuple[Any, Any, Any]:
     return nodes, functions, {t.name for t in proto.graph.initializer}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_the_file_changes_nothing(lab: Lab, transformer: Path, seed: int) -> None:
+def test_the_order_of_the_file_changes_nothing(lab: Lab, transformer: Path) -> None:
     source = onnx.load(transformer)
     plain = api.fuse(source, lab.five, verify=False)
-    other = api.fuse(_shuffled(source, seed), lab.five, verify=False)
+    other = api.fuse(_shuffled(source, 0), lab.five, verify=False)
     assert _said(other.model) == _said(plain.model)
     lab.require_same_bits(load(source), other.model)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_a_crossed_file_changes_nothing(lab: Lab, seed: int) -> None:
     for text, query in (
         (CROSSED, "Neg~0>Add"),

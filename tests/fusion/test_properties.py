@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -135,7 +131,7 @@ def _cases(draw: st.DrawFn) -> Case:
 # What is made of scalars alone is declared as a matrix, too.
 pytestmark = pytest.mark.filterwarnings("ignore::onnxtile.system.errors.ModelWarning")
 
-RUNS = draws(75)
+RUNS = draws(40, 150)
 
 
 @RUNS
@@ -189,32 +185,10 @@ def test_most_of_the_cases_fuse_something(lab: Lab) -> None:
 # The same input gives the same bytes.
 
 
-SCRIPT = """
-import hashlib, sys
-from onnxtile import api
-from onnxtile.model.save import to_bytes
-result = api.fuse(sys.argv[1], ["aidge", "Add~*>.", ".~>Reshape"], verify=sys.argv[2] == "verify")
-fused = to_bytes(result.model)
-restored = to_bytes(api.unfuse(result.model, verify=False).model)
-print(hashlib.sha256(fused).hexdigest(), hashlib.sha256(restored).hexdigest())
-"""
-
-
-@cache
-def _digests(model: Path, seed: str, verify: str = "") -> str:
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(model), verify], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
-def test_the_hash_seed_changes_nothing(shallow: Path) -> None:
-    assert _digests(shallow, "0") == _digests(shallow, "77")
-
-
 def test_verification_changes_nothing(shallow: Path) -> None:
-    assert _digests(shallow, "0") == _digests(shallow, "0", "verify")
+    patterns = ["aidge", "Add~*>.", ".~>Reshape"]
+    fused, verified = (api.fuse(shallow, patterns, verify=verify).model for verify in (False, True))
+    assert to_bytes(fused) == to_bytes(verified)
 
 
 @pytest.mark.parametrize("form", ["path", "proto", "model"])

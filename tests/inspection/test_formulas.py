@@ -65,8 +65,7 @@ def parsed(text: str) -> onnx.ModelProto:
 def test_formulas_give_what_is_counted_at_each_size(text: str, sizes: dict[str, int]) -> None:
     found = onnxtile.inspect(parsed(text)).formulas
     fixed = onnxtile.inspect(parsed(text), dims=sizes)
-    assert found is not None
-    assert fixed.formulas is None
+    assert found is not None and fixed.formulas is None
     assert found.macs.unknown == found.traffic.unknown == ()
     assert found.macs.total.at(sizes) == fixed.totals.total
     assert found.flops.total.at(sizes) == sum(fixed.totals.flops.values())
@@ -110,8 +109,7 @@ def test_formulas_of_transformers(zoo: Callable[[str], Path], name: str) -> None
     path = zoo(name)
     found = onnxtile.inspect(path).formulas
     sizes = {"batch": 2, "seq": 12}
-    assert found is not None
-    assert found.macs.unknown == ()
+    assert found is not None and found.macs.unknown == ()
     assert found.macs.total.at(sizes) == onnxtile.inspect(path, dims=sizes).totals.total
 
 

@@ -97,8 +97,7 @@ def test_fusing_moves_the_work_and_loses_none(zoo: Callable[[str], Path], name: 
     assert fused.totals.macs == plain.totals.macs
     assert fused.totals.additions == plain.totals.additions
     assert fused.totals.flops == plain.totals.flops
-    assert plain.training is not None
-    assert fused.training is not None
+    assert plain.training is not None and fused.training is not None
     assert fused.training.bytes == plain.training.bytes
     assert fused.traffic.sum < plain.traffic.sum
     assert any(layer.op.startswith("onnxtile::") and layer.work.total for layer in fused.layers)
@@ -270,8 +269,7 @@ def test_of_single_elements_those_are_parameters_that_pytorch_says() -> None:
         note_of(model, name, *note)
     found = api.inspect(model, tree=True)
     assert (found.parameters.elements, found.parameters.trainable) == (6, 3)
-    assert found.modules is not None
-    assert found.modules[0].parameters == 6
+    assert found.modules is not None and found.modules[0].parameters == 6
 
 
 def note_of(model: onnx.ModelProto, name: str, key: str, text: str) -> None:

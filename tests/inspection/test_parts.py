@@ -99,8 +99,7 @@ W = "float[4,4] w = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}"
 def test_what_a_gradient_needs_is_kept_once(graph: Graph, body: str, kept: set[str]) -> None:
     """Inputs are not trained: where no parameter is behind, nothing is kept."""
     result = graph(f"g (float[4,4] x) => (float[4,4] y) <{W}> {{ {body} }}", opset=20, training=True)
-    assert result.training is not None
-    assert {value.name for value in result.training.values} == kept
+    assert result.training is not None and {value.name for value in result.training.values} == kept
     assert result.training.bytes == 64 * len(kept)
     assert not result.training.unknown
 
@@ -121,8 +120,7 @@ def test_what_a_gradient_needs_is_kept_once(graph: Graph, body: str, kept: set[s
 )
 def test_masks_and_indices_are_kept_and_views_are_not(graph: Graph, body: str, kept: set[str], size: int) -> None:
     result = graph(f"g (float[4,4] x) => (float y) <{W}> {{ {body} }}", opset=17, training=True)
-    assert result.training is not None
-    assert {value.name for value in result.training.values} == kept
+    assert result.training is not None and {value.name for value in result.training.values} == kept
     assert result.training.bytes == size == sum(result.training.by_operator.values())
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -114,8 +113,3 @@ def operators() -> Callable[[FuseResult], list[str]]:
 def reasons() -> Callable[[FuseResult], list[str]]:
     """Return why sites stayed calls."""
     return lambda result: [site.reason for site in result.lowered if not site.operator]
-
-
-def node_of(model: ir.Model, op: str) -> ir.Node:
-    """Return the first node of an operator."""
-    return next(node for node in model.graph if node.op_type == op)

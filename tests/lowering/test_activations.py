@@ -108,8 +108,7 @@ LOOSE = {
 }
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize(("loose", "body", "off"), NEAR_MISSES)
 def test_a_near_miss_stays_a_call(
     bench: Any, tmp_path: Any, loose: str, body: str, off: dict[str, float], dtype: str, target: str
@@ -144,8 +143,7 @@ def test_constants_of_a_higher_rank_change_the_shape(bench: Any) -> None:
 WEIGHTS: dict[str, Any] = {"w": np.linspace(-1, 1, 72).reshape(8, 9), "b": np.linspace(0, 1, 9)}
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize(
     "body", ["m = MatMul(x, w) y = Add(m, b)", "m = MatMul(x, w) y = Add(b, m)", "y = Gemm(x, w, b)"]
 )

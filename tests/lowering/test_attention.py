@@ -34,8 +34,9 @@ def made(
     return bench.model(body, numbers, x=SHAPE, y=SHAPE, inputs=inputs, dtype=dtype)
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "target"), [("float", "onnx"), ("float16", "ort"), pytest.param("float", "ort", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("mask", [MASK, MASK[0], MASK[0, 0], MASK[:, :, :1], np.repeat(MASK, 4, 1), None])
 def test_an_attention_becomes_one_operator(bench: Any, operators: Names, mask: Any, dtype: str, target: str) -> None:
     body = BODY if mask is not None else BODY.replace("a = Add(d, mask)", "a = Identity(d)").replace("(a)", "(d)")
@@ -103,8 +104,7 @@ GUARD = "p = Softmax<axis = -1>(a) n = IsNaN(p) w = Where(n, zero, p) y = MatMul
 CAUSAL = np.where(np.tri(3) > 0, 0.0, -np.inf).astype(np.float32).reshape(1, 1, 3, 3)
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 def test_rows_that_are_masked_as_a_whole_stay_zero(bench: Any, operators: Names, dtype: str, target: str) -> None:
     body = BODY.replace("w = Softmax<axis = -1>(a) y = MatMul(w, v)", GUARD)
     model = bench.model(

@@ -33,6 +33,8 @@ COUNTS = {
     "t5_encoder_ts14": {"RMSNormalization": 13, "Attention": 6},
 }
 TWINS = {
+    ("bert_ts14", "onnx"),
+    ("llama_ts14_sim", "ort"),
     ("gpt2_ts14_sim", "onnx"),
     ("dinov2div_ts14_sim0436", "ort"),
     ("vit_dy20", "onnx"),

@@ -64,8 +64,7 @@ NUMBERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize("body", [INSTANCES, ALONE])
 def test_instances_become_one_operator(bench: Any, operators: Names, body: str, dtype: str, target: str) -> None:
     result = bench.lower(bench.model(body, NUMBERS, x=SHAPE, y=SHAPE, dtype=dtype), "InstanceNorm", target)
@@ -77,8 +76,7 @@ SOFTMAX = "t = ReduceMax<axes = [AXES]>(x) s = Sub(x, t) e = Exp(s) z = ReduceSu
 LENGTH = "l = ReduceL2<axes = [-1]>(x) y = Div(x, l)"
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(("dtype", "target"), [("float", "onnx"), ("float16", "ort")])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_a_softmax_becomes_one_operator(bench: Any, operators: Names, axis: int, dtype: str, target: str) -> None:
     body = SOFTMAX.replace("AXES", str(axis))

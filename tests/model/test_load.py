@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> N
     refused(path)
 
 
+def test_a_name_that_is_no_text_is_refused_in_one_line(
+    text: Text, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proto = text("g (float[2] x) => (float[2] y) { h = Relu <alpha = 1.0> (x) y = Neg(h) }")
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString().replace(b"alpha", b"alph\xe9"))
+    assert "decode byte 0xe9" in refused(tmp_path / "m.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("ending", ["json", "textproto", "onnxtxt"])
 def test_a_text_format_with_other_content_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"m.{ending}"
@@ -100,7 +110,7 @@ def test_a_model_cut_off_anywhere_is_refused_or_still_valid(tmp_path: Path) -> N
     assert len(accepted) <= 1
 
 
-@draws(300)
+@draws(150, 600)
 @given(st.integers(0, 2**32))
 def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
@@ -111,7 +121,11 @@ def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_pat
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     try:
-        model = load(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", ModelWarning
+            )  # a mutated name of an attribute is one that onnxruntime takes
+            model = load(path)
         constants = Constants(model)
         resolve(model)
         for node in model.graph.all_nodes():
@@ -140,6 +154,36 @@ def test_mutated_bytes_give_a_model_that_can_be_used_or_an_error_of_ours(tmp_pat
 def test_a_graph_that_breaks_the_specification_is_refused(text: Text, graph: str, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         load(text(graph))
+
+
+LOOP = "g (int64 n, bool c, float[2] x, seq(float[2]) q) => (float[2] y, seq(float[2]) r) { %s }"
+EMPTY_LOOP = "y = Loop(%s, c, x) <body = b (int64 i, bool go, float[2] old) => (bool go, float[2] old) { }>"
+MAPPED = "r = SequenceMap(q) <body = m (float[2] x) => (float[2] y) { %s }> y = Relu(x)"
+
+
+@pytest.mark.parametrize(
+    ("graph", "is_taken"),
+    [
+        (LOOP % (EMPTY_LOOP % "n" + " r = Identity(q)"), False),
+        (LOOP % ("t = Constant <value_int = 1000001> () " + EMPTY_LOOP % "t" + " r = Identity(q)"), False),
+        (LOOP % ("t = Constant <value_int = 1000000> () " + EMPTY_LOOP % "t" + " r = Identity(q)"), True),
+        (LOOP % (MAPPED % (EMPTY_LOOP % "n")), False),
+        (LOOP % ("t = Constant <value_int = 3> () " + MAPPED % (EMPTY_LOOP % "t")), True),
+    ],
+    ids=[
+        "turns by an input",
+        "turns above the limit",
+        "turns within it",
+        "in a body of SequenceMap",
+        "with few turns there",
+    ],
+)
+def test_an_empty_loop_that_no_signal_stops_is_refused(text: Text, graph: str, is_taken: bool) -> None:
+    if is_taken:
+        load(text(graph))
+    else:
+        with pytest.raises(ModelError, match="Loop has an empty body"):
+            load(text(graph))
 
 
 def test_an_unsorted_model_of_the_caller_is_refused(small: onnx.ModelProto) -> None:

@@ -68,8 +68,7 @@ def test_a_model_is_the_same_read_either_way(tmp_path: Path) -> None:
     named = numpy_helper.from_array(LARGE, "w")
     named.doc_string = "weights"
     path = written(tmp_path, named, numpy_helper.from_array(LARGE[:5], "v"))
-    assert read_mapped(path) is not None
-    assert to_bytes(load(path)) == to_bytes(load(onnx.load(path)))
+    assert read_mapped(path) is not None and to_bytes(load(path)) == to_bytes(load(onnx.load(path)))
     save(load(path), tmp_path / "mapped.onnx")
     save(load(onnx.load(path)), tmp_path / "whole.onnx")
     assert (tmp_path / "mapped.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
@@ -188,5 +187,4 @@ def test_pages_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
         first = array if first is None else first
         assert float(array.sum()) == at * 2**22
     assert mapped() - before < 1.5 * 2**24  # one of them, not all four
-    assert first is not None
-    assert not first.any()  # who still reads there reads the same
+    assert first is not None and not first.any()  # who still reads there reads the same

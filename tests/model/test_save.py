@@ -355,7 +355,7 @@ def test_the_bytes_do_not_depend_on_the_hash_seed(small: onnx.ModelProto, tmp_pa
     path = tmp_path / "m.onnx"
     onnx.save(small, path)
     found = set()
-    for seed in ("0", "1", "42"):
+    for seed in ("0", "42"):
         command = [sys.executable, "-c", BYTES, str(path)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}

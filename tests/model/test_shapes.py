@@ -126,8 +126,7 @@ def test_odd_names_of_dimensions_do_no_harm(small: onnx.ModelProto, value_of: Va
         info.type.tensor_type.shape.dim[0].dim_param = name
     model = load(small)
     dims = resolve(model).dims(value_of(model, "h"))
-    assert dims is not None
-    assert dims[1] == 3
+    assert dims is not None and dims[1] == 3
 
 
 def test_values_in_bodies_have_shapes_each_its_own(text: Text, value_of: ValueOf) -> None:

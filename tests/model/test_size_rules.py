@@ -223,8 +223,7 @@ BATCH, SEQ = SizeFormula.symbol("batch"), SizeFormula.symbol("seq")
 )
 def test_sizes_have_one_normal_form(text: str, written: str) -> None:
     found = read_size(text, RANGES)
-    assert found is not None
-    assert str(found) == written
+    assert found is not None and str(found) == written
 
 
 @pytest.mark.parametrize("text", ["other", "seq +", "seq/2", "f(seq)", "seq**-1", "2//0", "seq**99", None])

@@ -79,6 +79,12 @@ FORMS = {
     "rotary embedding": _heads() + "".join(map(_ROTARY.format, "qk")) + _core("q", "k") + _END,
     "rotary embedding of a part": _heads() + "".join(map(_PARTIAL.format, "qk")) + _core("q", "k") + _END,
     "rotary embedding of neighbours": _heads() + "".join(map(_PAIRS.format, "qk")) + _core("q", "k") + _END,
+    "projections that split and merge heads, by Einsum": "".join(
+        f'{n}a = Einsum<equation="abc,cde->abde">(x, W_8_2_4)\n{n}c = Add({n}a, W_2_4)\n{n}h = Transpose<perm=[0, 2, 1, 3]>({n}c)\n'
+        for n in "qkv"
+    )
+    + _CORE
+    + 'j = Transpose<perm=[0, 2, 1, 3]>(i)\ny = Einsum<equation="abcd,cde->abe">(j, W_2_4_8)',
     "norms of Q and K": _heads() + "".join(map(_NORM.format, "qk")) + _core("q", "k") + _END,
     "a past": _heads() + "".join(map(_PAST.format, "kv")) + _core("k", "v") + _END,
     "softmax of two axes, as the version converter writes that of older opsets": PLAIN.replace(
@@ -86,6 +92,24 @@ FORMS = {
     ),
     "merged in two steps": PLAIN.replace("j = ", "f = Reshape(i, [2, 2, 6, 4])\nj = ").replace("3]>(i)", "3]>(f)"),
 }
+
+
+_NATIVE = "i = Attention<scale=0.5>({})\n"
+NATIVE_FORMS = {
+    "a product each": _heads() + _NATIVE.format("qh, kh, vh") + _END,
+    "rotary embedding and a mask": _heads()
+    + "".join(map(_ROTARY.format, "qk"))
+    + _NATIVE.format("qr, kr, vh, W_6_6")
+    + _END,
+    "one product, split": _ONE
+    + "qa, ka, va = Split<axis=-1, num_outputs=3>(o)\n"
+    + "".join(map(_SPLIT.format, "qkv"))
+    + _NATIVE.format("qh, kh, vh")
+    + _END,
+    "heads that Attention splits itself": "".join(map(_BIASED.format, "qkv"))
+    + "i = Attention<q_num_heads=2, kv_num_heads=2>(qa, ka, va)\ny = MatMul(i, W_8_8)",
+}
+"""Forms around the operator of ONNX: exports of opset 23 have it."""
 
 
 def _calls(model: onnx.ModelProto) -> int:
@@ -97,6 +121,26 @@ def _calls(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_is_found_and_computes_the_same(tiny: Tiny, form: str) -> None:
     assert _calls(tiny.model(FORMS[form])) == 1
+
+
+@pytest.mark.parametrize("form", NATIVE_FORMS)
+def test_a_form_around_attention_of_onnx_is_found_and_computes_the_same(tiny: Tiny, form: str) -> None:
+    assert _calls(tiny.model(NATIVE_FORMS[form], opset=23)) == 1
+
+
+def test_attention_of_onnx_stays_an_operator_where_operators_are_asked_for(tiny: Tiny) -> None:
+    result = api.fuse(tiny.model(NATIVE_FORMS["a product each"], opset=23), lower="onnx")
+    assert result.verdict is not None and result.verdict.equal
+    types = [node.op_type for node in result.model.graph]
+    assert types.count("Attention") == 1 and types.count("MatMul") == 4
+    assert not result.model.functions
+
+
+def test_attention_of_onnx_over_values_that_no_weight_projects_is_left_alone(tiny: Tiny) -> None:
+    values = "".join(
+        f"{name}b = Reshape({name}, [2, 6, 2, 4])\n{name}h = Transpose<perm=[0, 2, 1, 3]>({name}b)\n" for name in "qkv"
+    )
+    assert _calls(tiny.model(values + _NATIVE.format("qh, kh, vh") + _END, opset=23)) == 0
 
 
 def test_keys_and_values_that_are_kept_are_results_of_their_own(tiny: Tiny) -> None:
@@ -132,6 +176,7 @@ _PARTS = {
     "cap": "{0}d = Div({0}, 30.0)\n{0}t = Tanh({0}d)\n{1} = Mul({0}t, 30.0)\n",
     "type": "{1} = Cast<to=1>({0})\n",
     "turn": "{1} = Transpose<perm=[0, 2, 1]>({0})\n",
+    "axes": "{0}u = Unsqueeze({0}, [1])\n{1} = Squeeze({0}u, [1])\n",
     "sink": "{1} = Concat<axis=-1>({0}, W_2_6_1)\n",
     "largest": "{0}m = ReduceMax<axes=[-1], keepdims=1>({0})\n{1} = Sub({0}, {0}m)\n",
 }

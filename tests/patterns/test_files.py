@@ -183,9 +183,6 @@ def test_a_query_that_branches_without_end_takes_a_bounded_number_of_steps(tmp_p
 # Fragments of pattern files: what they stand for, and what is said where they are wrong.
 
 
-OP = 'name = "Op"\ndoc = "an operator"\n'
-
-
 def written(folder: Path, fragments: str, variants: str) -> Path:
     path = folder / "op.toml"
     path.write_text(f"{HEAD}[fragments]\n{fragments}\n{variants}\n", "utf-8")

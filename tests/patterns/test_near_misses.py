@@ -238,6 +238,31 @@ y = ReduceSum<keepdims=0>(oa, [1])
 
 SDPA, NORMS = "ScaledDotProductAttention", "LayerNorm RMSNorm"
 
+FLAT_SWIGLU = """
+p = Reshape(x, [16, 8])
+g = Gemm(p, W_8_8)
+q = Reshape(x, [16, 8])
+u = Gemm(q, W_8_8)
+s = Sigmoid(g)
+f = Mul(g, s)
+y = Mul(f, u)
+"""
+POOLED = """
+m = GlobalAveragePool(x)
+c = Sub(x, m)
+s = Mul(c, c)
+v = GlobalAveragePool(s)
+e = Add(v, 0.00001)
+d = Sqrt(e)
+r = Reciprocal(d)
+i = Mul(r, W_1_1_8)
+g = Mul(x, i)
+k = Neg(m)
+b = Mul(k, i)
+o = Add(b, W_8)
+y = Add(g, o)
+"""
+
 # What it must not be taken for; the whole; what is replaced; by what.
 MISSES = {
     "layer norm: exponent 3": (NORMS, LAYER_NORM, "Pow(c, 2.0)", "Pow(c, 3.0)"),
@@ -253,6 +278,19 @@ MISSES = {
     "layer norm: another value divided": ("LayerNorm", LAYER_NORM, "n = Div(c, d)", "n = Div(x, d)"),
     "layer norm: divided the other way": ("LayerNorm", LAYER_NORM, "n = Div(c, d)", "n = Div(d, c)"),
     "layer norm: the mean less x": ("LayerNorm", LAYER_NORM, "Sub(x, m)", "Sub(m, x)"),
+    "layer norm: the mean is not negated": ("LayerNorm", POOLED, "k = Neg(m)", "k = Abs(m)"),
+    "layer norm: a scale for each place of another axis": (
+        "LayerNorm",
+        POOLED,
+        "i = Mul(r, W_1_1_8)",
+        "i = Mul(r, W_1_8_1)",
+    ),
+    "layer norm: of four axes, GlobalAveragePool is no mean over the last": (
+        "LayerNorm",
+        POOLED,
+        "m = GlobalAveragePool(x)",
+        "aa = Reshape(x, [2, 1, 8, 8])\nbb = GlobalAveragePool(aa)\nm = Reshape(bb, [2, 1, 1])",
+    ),
     "layer norm: product of two values": (NORMS, LAYER_NORM, "Pow(c, 2.0)", "Mul(c, x)"),
     "layer norm: sum, not mean": (
         NORMS,
@@ -419,6 +457,12 @@ MISSES = {
     "softmax: sum over other axes": ("Softmax", SOFTMAX, "(e, [-1])", "(e, [1])\nz = Identity(s)"),
     "softmax: divided the other way": ("Softmax", SOFTMAX, "Div(e, s)", "Div(s, e)"),
     "gated unit: another input": ("SwiGLU", SWIGLU, "u = MatMul(x, W_8_8)", "u = MatMul(z, W_8_8)"),
+    "gated unit: flattened from another input": (
+        "SwiGLU",
+        FLAT_SWIGLU,
+        "q = Reshape(x, [16, 8])",
+        "q = Reshape(z, [16, 8])",
+    ),
     "gated unit: no weight": ("SwiGLU", SWIGLU, "u = MatMul(x, W_8_8)", "u = MatMul(x, z)"),
 }
 

@@ -37,6 +37,13 @@ q = Mul(m, m)
 v = Sub(b, q)
 """
 )
+_POOLED = (
+    "m = GlobalAveragePool(x)\nc = Sub(x, m)\ns = Mul(c, c)\nv = GlobalAveragePool(s)\n"
+    + _DEVIATION
+    + "r = Reciprocal(d)\ni = Mul(r, W_1_1_8)\na = Mul(x, i)\n"
+)
+"""Means over the last of three axes, as tf2onnx writes them."""
+_GROUPED = "g = Reshape(x, [2, 6, 2, 4])\nm = ReduceMean<axes=[1, 3], keepdims=1>(g)\nc = Sub(g, m)\n"
 _SUMS = """
 t = ReduceSum<keepdims=0>(x, [2])
 m = Mul(t, 0.125)
@@ -68,6 +75,10 @@ _FLAT = [
     f"r = Reshape(x, [12, 8])\nk = Gemm(r, W_8_4{bias})\nl = Gemm(r, W_8_4{bias})\ng = Reshape(k, [2, 6, 4])\nu = Reshape(l, [2, 6, 4])\n"
     for bias in ("", ", W_4")
 ]
+_FLAT.append(
+    "r = Reshape(x, [12, 8])\nk = Gemm(r, W_8_4)\ng = Reshape(k, [2, 6, 4])\n"
+    "q = Reshape(x, [-1, 8])\nl = Gemm(q, W_8_4)\nu = Reshape(l, [2, 6, 4])\n"
+)
 """A simplifier makes a Gemm of each product over three axes, of the same reshaped input."""
 _GATE_BIASED = "k = MatMul(x, W_8_4)\nl = MatMul(x, W_8_4)\ng = Add(k, W_4)\nu = Add(l, W_4)\n"
 _SPLIT = "b = MatMul(x, W_8_8)\ng, u = Split<axis=-1>(b)\n"
@@ -206,6 +217,14 @@ CASES: dict[tuple[str, int], list[str]] = {
         + _DEVIATION
         + "r = Reciprocal(d)\ni = Mul(r, W_8)\na = Mul(x, i)\nb = Mul(m, i)\no = Sub(W_8, b)\ny = Add(a, o)"
         for square in ("s = Mul(c, c)\n", "s = Pow(c, 2.0)\n")
+    ]
+    + [_POOLED + "b = Mul(m, i)\no = Sub(W_8, b)\ny = Add(a, o)"],
+    ("LayerNorm", 11): [
+        _POOLED + "k = Neg(m)\nb = Mul(k, i)\no = Add(b, W_1_1_8)\ny = Add(a, o)",
+        _CENTRED
+        + _VARIANCE
+        + _DEVIATION
+        + "r = Div(1.0, d)\ni = Mul(r, W_8)\na = Mul(x, i)\nk = Neg(m)\nb = Mul(k, i)\no = Add(b, W_8)\ny = Add(a, o)",
     ],
     ("RMSNorm", 1): [
         _MEAN_SQUARE + "e = Add(v, 0.00001)\n" + way + "n = Mul(x, i)\n" + last
@@ -221,6 +240,9 @@ CASES: dict[tuple[str, int], list[str]] = {
         _MEAN_SQUARE + _DEVIATION + "r = Reciprocal(d)\ni = Mul(r, W_8)\ny = Mul(x, i)",
         _MEAN_SQUARE + "d = Sqrt(v)\ni = Reciprocal(d)\nn = Mul(x, i)\ny = Mul(n, W_8)",
         "p = Sub(u, z)\n" + _MEAN_SQUARE.replace("(x,", "(p,") + _DEVIATION + "i = Reciprocal(d)\ny = Mul(p, i)",
+    ]
+    + [
+        "s = Mul(x, x)\nv = GlobalAveragePool(s)\ne = Add(v, 0.00001)\nd = Sqrt(e)\nr = Reciprocal(d)\ni = Mul(r, W_8)\ny = Mul(x, i)"
     ],
     ("RMSNorm", 2): [
         _MEAN_SQUARE + deviation + "n = Div(x, d)\ny = Mul(n, W_8)"
@@ -295,6 +317,21 @@ CASES: dict[tuple[str, int], list[str]] = {
         for square in _SQUARES
     ],
     ("QuickGeLU", 1): ["a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"],
+    ("GroupNorm", 2): [
+        _GROUPED
+        + "s = Mul(c, c)\nv = ReduceMean<axes=[1, 3], keepdims=1>(s)\n"
+        + _DEVIATION
+        + "r = Reciprocal(d)\ni = Mul(r, W_1_1_2_4)\na = Mul(g, i)\nk = Neg(m)\nb = Mul(k, i)\no = Add(b, W_1_1_2_4)\np = Add(a, o)\n"
+        "y = Reshape(p, [2, 6, 8])"
+    ],
+    ("GroupNorm", 3): [
+        _GROUPED
+        + square
+        + "b = ReduceMean<axes=[1, 3], keepdims=1>(s)\nq = Mul(m, m)\nw = Sub(b, q)\nv = Max(w, 0.0)\n"
+        + _DEVIATION
+        + "n = Div(c, d)\np = Reshape(n, [2, 6, 8])\nt = Mul(p, W_8)\ny = Add(t, W_8)"
+        for square in ("s = Mul(g, g)\n", "s = Pow(g, 2.0)\n")
+    ],
     ("SiLU", 1): ["s = Sigmoid(x)\ny = Mul(x, s)"],
     ("SiLU", 2): ["m = Neg(x)\ne = Exp(m)\np = Add(e, 1.0)\ny = Div(x, p)"],
     ("SiLU", 3): ["b = Mul(x, 1.0)\ns = Sigmoid(b)\ny = Mul(x, s)"],

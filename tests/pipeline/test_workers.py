@@ -81,7 +81,7 @@ def _group(number: int) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="its processes are not listed here")
-@pytest.mark.parametrize("moment", [0.0, 0.2, 0.4, 0.6])
+@pytest.mark.parametrize("moment", [0.0, 0.4])
 def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, moment: float) -> None:
     """A terminal sends it to all of them, also while they import modules."""
     (tmp_path / "p.toml").write_text(PIPELINE)

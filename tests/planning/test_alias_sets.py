@@ -159,7 +159,7 @@ def places(layout: Layout) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("order", ["model", "min-peak", "any"])
-@draws(150)
+@draws(40, 160)
 @given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]), rules=st.sampled_from(RULES))
 def test_no_kernel_reads_what_another_has_overwritten(
     graph: KernelGraph, order: str, alignment: int, rules: frozenset[str]
@@ -168,7 +168,7 @@ def test_no_kernel_reads_what_another_has_overwritten(
         Memory(layout.graph, places(layout)).run(layout.schedule)
 
 
-@draws(60)
+@draws(30, 120)
 @given(graph=kernel_graphs(), alignment=st.sampled_from([4, 16]))
 def test_sharing_never_raises_the_peak(graph: KernelGraph, alignment: int) -> None:
     few = laid_out(graph, "model", alignment, frozenset())[0]
@@ -177,7 +177,7 @@ def test_sharing_never_raises_the_peak(graph: KernelGraph, alignment: int) -> No
     assert few.live_ranges == live_ranges(graph, graph.own_order)
 
 
-@draws(60)
+@draws(30, 120)
 @given(graph=kernel_graphs(), order=st.sampled_from(["model", "any"]))
 def test_few_questions_give_the_answer_of_all(graph: KernelGraph, order: str) -> None:
     few = laid_out(graph, order, 4, ALL_RULES)[0]

@@ -192,8 +192,7 @@ def test_a_tensor_of_a_function_may_have_the_name_of_an_optional() -> None:
         g (float[2] x) => (optional(float[2]) o, float[2] y) { o = Optional(x) e = OptionalGetElement(o) y = local.F(e) }
         <opset_import: ["" : 20], domain: "local"> F (a) => (b) { o = Neg(a) b = Exp(o) }""")
     verdict = api.plan(model).verdict
-    assert verdict is not None
-    assert verdict.equal
+    assert verdict is not None and verdict.equal
 
 
 def test_an_optional_that_a_function_returns_is_no_tensor() -> None:

@@ -247,5 +247,4 @@ def test_the_plan_tells_its_bounds() -> None:
     result = api.plan(model, dims={"i": ":24"})
     document: dict[str, Any] = result.to_dict()
     assert document["bounds"] == {"i": 24}
-    assert result.verdict is not None
-    assert result.verdict.equal
+    assert result.verdict is not None and result.verdict.equal

@@ -97,7 +97,7 @@ def test_nodes_that_measure_sizes_do_not_make_a_graph_wide(monkeypatch: pytest.M
     chains.require_orderable(load(model).graph)
 
 
-@draws(30)
+@draws(15, 60)
 @given(models(10), st.sampled_from(["outputs", "inside"]))
 def test_conflicts_are_the_buffers_in_no_order_that_never_meet(model: onnx.ModelProto, io: str) -> None:
     case = Case.of(model)

@@ -89,8 +89,7 @@ def test_both_branches_of_a_merged_decoder_are_fused_and_tiled() -> None:
 
 def test_the_branches_of_a_merged_decoder_share_a_workspace() -> None:
     found = onnxtile.plan(merged(), dims={**SIZES, "present": ":8"})
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     assert found.plan.unplanned == ()
     bodies = {body.attribute: body.size for body in found.plan.bodies}
     (workspace,) = (row for row in found.plan.buffers if row.kind == "workspace")
@@ -99,8 +98,7 @@ def test_the_branches_of_a_merged_decoder_share_a_workspace() -> None:
 
 def test_a_merged_decoder_over_a_range_of_lengths() -> None:
     found = onnxtile.plan(merged(), dims={"s": (1, 4), "past": (1, 7), "present": ":11"})
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     assert len(found.verdict.to_dict()["sizes"]) == 9
 
 
@@ -114,8 +112,7 @@ def test_two_files_keep_their_one_file_of_weights(tmp_path: Path) -> None:
         fused = onnxtile.fuse(tmp_path / f"{name}.onnx")
         fused.save(tmp_path / f"{name}.fused.onnx")
         found = onnxtile.plan(tmp_path / f"{name}.fused.onnx")
-        assert found.verdict is not None
-        assert found.verdict.equal
+        assert found.verdict is not None and found.verdict.equal
         found.save(tmp_path / f"{name}.planned.onnx")
         tiled = onnxtile.tile(tmp_path / f"{name}.onnx", max=16)
         assert tiled.verdict is not None
@@ -133,8 +130,7 @@ def test_two_files_keep_their_one_file_of_weights(tmp_path: Path) -> None:
 def test_a_cache_in_one_buffer_with_its_past_is_run(verb: str) -> None:
     """Random lengths of a cache are refused by onnxruntime, or make another shape than the file declares."""
     found = getattr(onnxtile, verb)(in_one_buffer(), **({"max": 16} if verb == "tile" else {}))
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     assert onnxtile.inspect(in_one_buffer()).to_dict()["macs"]["unknown"] == []
 
 

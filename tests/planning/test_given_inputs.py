@@ -18,8 +18,7 @@ SHAPES = {"input": (1, 576), "state": (2, 1, 128)}
 @pytest.mark.parametrize("name", ["silero_vad", "silero_vad_16k_op15", "silero_vad_op18_ifless"])
 def test_a_sampling_rate_in_a_range(name: str, silero: Find) -> None:
     result = api.plan(silero(name), shapes=SHAPES, inputs={"sr": (16000, 16000)})
-    assert result.verdict is not None
-    assert result.verdict.equal
+    assert result.verdict is not None and result.verdict.equal
 
 
 def test_inputs_in_a_file_give_their_shapes_too(silero: Find, tmp_path: Path) -> None:

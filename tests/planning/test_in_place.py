@@ -272,7 +272,7 @@ def quantised(name: str, shape: tuple[int, ...]) -> list[Trial]:
     return found
 
 
-def overwritten(trial: Trial, repeats: int = 3) -> bool:
+def overwritten(trial: Trial, repeats: int = 2) -> bool:
     """Return whether the results are the same in memory of their own and over operands, each time, also barely aligned."""
     names = [f"i{k}" for k in range(len(trial.shapes))]
     domain, _, operator = trial.operator.rpartition("::")

@@ -60,8 +60,7 @@ def test_outputs_outside() -> None:
     assert case.run(result).equal
 
 
-@pytest.mark.parametrize("order", ["model", "min-peak", "any"])
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("overwrite", "order"), [(False, "model"), (True, "min-peak"), (True, "any")])
 @pytest.mark.parametrize("text", SOUND.values(), ids=SOUND)
 def test_inputs_inside_give_the_same_bits(text: str, overwrite: bool, order: str) -> None:
     case = Case.of(text)
@@ -104,8 +103,7 @@ def test_constants_lie_one_behind_the_other_in_a_region_of_their_own(light: Find
     result = Case.of(light("squeezenet")).plan()
     end = 0
     for constant in result.constants:
-        assert constant.size is not None
-        assert constant.offset is not None
+        assert constant.size is not None and constant.offset is not None
         assert constant.offset % 64 == 0
         assert end <= constant.offset < end + 64
         end = constant.offset + constant.size

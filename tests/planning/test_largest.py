@@ -87,8 +87,7 @@ NEEDS: dict[str, Callable[[int], int]] = {
 def test_exact_estimates_need_two_plans(needs: Callable[[int], int], capacity: int) -> None:
     plans = Plans(needs, capacity)
     size, refused = plans.largest()
-    assert size is not None
-    assert refused is not None
+    assert size is not None and refused is not None
     assert needs(size) <= capacity < needs(size + 1) == refused.total
     assert plans.sizes == [size, size + 1]
 
@@ -100,10 +99,8 @@ def test_exact_estimates_need_two_plans(needs: Callable[[int], int], capacity: i
 def test_wrong_estimates_cost_plans_and_no_truth(needs: Callable[[int], int], wrong: Growth) -> None:
     plans = Plans(needs, 123_456, wrong)
     size, refused = plans.largest(least=1, most=100_000)
-    assert size is not None
-    assert needs(size) <= 123_456 < needs(size + 1)
-    assert refused is not None
-    assert refused.size == size + 1
+    assert size is not None and needs(size) <= 123_456 < needs(size + 1)
+    assert refused is not None and refused.size == size + 1
     assert len(plans.sizes) <= 6 + 17  # a hundred thousand sizes are halved seventeen times
 
 
@@ -133,8 +130,7 @@ def test_weights_count_and_the_next_size_has_no_plan(capacity: int) -> None:
     source = weighted()
     found = onnxtile.plan(source, capacity=capacity, largest="rows", verify=False)
     largest = found.largest
-    assert largest is not None
-    assert largest.refused is not None
+    assert largest is not None and largest.refused is not None
     weights = (16 * 64 + 64 * 8) * 4
     assert largest.needed.weights == weights
     assert largest.needed.state == 0
@@ -153,15 +149,13 @@ def test_a_kept_cache_counts_once_and_from_an_empty_one_on(text: str) -> None:
     source = model(text, heads=4)
     found = onnxtile.plan(source, capacity=2**16, largest="past", state="found", runs=3)
     largest = found.largest
-    assert largest is not None
-    assert largest.refused is not None
+    assert largest is not None and largest.refused is not None
     caches = len(found.plan.states)
     assert caches == len(source.graph.output) - 1
     assert largest.needed.state == caches * (largest.size + 1) * 4 * 16 * 4
     assert largest.needed.state + largest.needed.arena == found.plan.arena_size <= 2**16
     assert (largest.least, largest.refused.size) == (0, largest.size + 1)
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     with pytest.raises(Infeasible):
         bytes_at(source, {"past": (0, largest.size + 1)}, 2**16, state="found")
 
@@ -170,8 +164,7 @@ def test_a_cache_outside_the_arena_counts_as_state() -> None:
     source = model(GROWING, heads=4)
     apart = onnxtile.plan(source, capacity=2**16, largest="past", verify=False).largest
     kept = onnxtile.plan(source, capacity=2**16, largest="past", state="found", verify=False).largest
-    assert apart is not None
-    assert kept is not None
+    assert apart is not None and kept is not None
     assert apart.needed.state == apart.size * 4 * 16 * 4
     assert apart.size < kept.size
     # The query lies outside the arena, and is no state.
@@ -181,8 +174,7 @@ def test_a_cache_outside_the_arena_counts_as_state() -> None:
 def test_a_decoder_of_two_layers() -> None:
     found = onnxtile.plan(decoder(grows=True), capacity="256KiB", largest="past", state="found", runs=2)
     largest = found.largest
-    assert largest is not None
-    assert largest.refused is not None
+    assert largest is not None and largest.refused is not None
     assert largest.needed.state == sum(state.size for state in found.plan.states)
     assert len(found.plan.states) == 4
     assert largest.needed.total <= 2**18 < largest.refused.total
@@ -237,13 +229,13 @@ def test_growth_is_the_peak_of_the_plan_at_its_own_size() -> None:
     assert growth(128) == 2 * growth(64)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ZOO.exists(), reason="the models of torch's exporters are not here")
 def test_an_exported_model_reads_as_many_tokens_as_fit() -> None:
     source, weights = ZOO / "bert_dy20dyn.onnx", 1_655_917
     options: dict[str, Any] = {"dims": {"batch": 1}, "verify": False, "order": "model", "search": "greedy-by-size"}
     largest = onnxtile.plan(source, capacity=1_782_000, largest="seq", **options).largest
-    assert largest is not None
-    assert largest.refused is not None
+    assert largest is not None and largest.refused is not None
     assert largest.needed.weights == weights
     assert largest.needed.total <= 1_782_000 < largest.refused.total
     # At one size, too, the plan of the next one takes more than weights leave.

@@ -56,7 +56,7 @@ def fits(problem: MovementProblem, evicted: frozenset[int]) -> bool:
     return all(used <= free for used, free in zip(held, problem.free, strict=True))
 
 
-@draws(150)
+@draws(75, 300)
 @given(movements(8))
 def test_no_choice_copies_fewer_bytes(problem: MovementProblem) -> None:
     numbers = range(len(problem.gaps))

@@ -296,7 +296,7 @@ def test_header_and_trace_have_the_windows_and_the_times() -> None:
 
 
 @given(st.integers(0, 10_000))
-@draws(25)
+@draws(12, 50)
 def test_random_nets_are_equal_with_copies_at_their_earliest_and_latest(seed: int) -> None:
     """Each plan is proved in three runs, and its published windows by the check."""
     draw = random.Random(seed)

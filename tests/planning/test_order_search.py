@@ -88,7 +88,7 @@ def peak(work: OrderingProblem, order: Sequence[int]) -> int:
     return max(during(work, order))
 
 
-@draws(80)
+@draws(40, 160)
 @given(works())
 def test_the_search_finds_the_least_peak_of_all_orders(work: OrderingProblem) -> None:
     found = search(work)
@@ -107,7 +107,7 @@ def test_with_few_steps_the_bound_is_true_and_the_order_not_worse(work: Ordering
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@draws(50)
+@draws(25, 100)
 @given(work=works())
 def test_each_direction_alone_finds_the_least_peak(backward: bool, work: OrderingProblem) -> None:
     own = tuple(range(len(work.after)))

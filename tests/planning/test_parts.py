@@ -312,7 +312,7 @@ def runs(places: list[int]) -> list[tuple[int, int]]:
 
 
 @given(boxes())
-@draws(60)
+@draws(30, 120)
 def test_a_slice_of_few_runs_reads_these_alone(box: Box) -> None:
     sizes, ranges = box
     model = load(sliced(sizes, ranges))

@@ -61,8 +61,7 @@ def rows(plan: PlanResult) -> dict[str, PlannedBuffer]:
 def planned(source: onnx.ModelProto | None = None, **options: Any) -> PlanResult:
     """Return a plan that was checked, and run inside its arena."""
     found = onnxtile.plan(source or model(), **build.with_layout(options))
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     return found.plan
 
 

@@ -42,8 +42,7 @@ def test_an_unknown_one_is_refused() -> None:
 def test_its_plan_is_sound_and_not_below_the_bound(planner: Planner, problem: Problem) -> None:
     plan = planner.plan(problem, LITTLE)
     assert check(problem, plan) == ()
-    assert plan.proof is not None
-    assert problem.lower_bound <= plan.proof.lower_bound <= plan.size
+    assert plan.proof is not None and problem.lower_bound <= plan.proof.lower_bound <= plan.size
     assert plan.optimal == (plan.proof.ended in {"lower bound reached", "search ended"})
     assert planner.plan(problem, LITTLE) == plan
 
@@ -63,14 +62,14 @@ def test_buffers_without_bytes(planner: Planner) -> None:
 
 
 @every_planner
-@draws(30)
+@draws(15, 60)
 @given(problem=problems(12), draw=st.randoms(use_true_random=False))
 def test_the_order_of_the_buffers_makes_no_difference(planner: Planner, problem: Problem, draw: random.Random) -> None:
     mixed = replace(problem, buffers=tuple(draw.sample(problem.buffers, len(problem.buffers))))
     assert planner.plan(mixed, LITTLE) == planner.plan(problem, LITTLE)
 
 
-@draws(50)
+@draws(25, 100)
 @given(problem=problems(8))
 def test_nothing_beats_exact_on_small_problems_and_best_is_as_good(problem: Problem) -> None:
     least = find_planner("exact").plan(problem)
@@ -194,9 +193,9 @@ def test_greedy_by_size_takes_the_tightest_gap() -> None:
 
 
 @every_planner
-def test_ten_thousand_buffers_with_hundreds_of_overlaps(planner: Planner) -> None:
+def test_many_buffers_with_hundreds_of_overlaps(planner: Planner) -> None:
     draw = random.Random(0)
-    starts = [draw.randrange(10_000) for _ in range(10_000)]
+    starts = [draw.randrange(2_000) for _ in range(2_000)]
     buffers = [Buffer(str(i), draw.randrange(1, 10**6), s, s + draw.randrange(1, 400)) for i, s in enumerate(starts)]
     problem = Problem(tuple(buffers))
     assert check(problem, planner.plan(problem, LEVELS["low"])) == ()

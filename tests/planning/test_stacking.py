@@ -101,7 +101,7 @@ def sliced(rows: int, steps: int, parts: int, seed: int) -> Problem:
     )
 
 
-@draws(50)
+@draws(25, 100)
 @given(problem=problems(40))
 def test_it_is_sound_and_no_larger(problem: Problem) -> None:
     start = NAIVE.plan(problem)

@@ -175,7 +175,7 @@ def test_an_operand_lies_in_its_concat_only_where_no_workspace_is_in_the_way() -
     assert case.run(case.plan(**rules(Softmax="100000"))).equal
 
 
-@draws(25)
+@draws(12, 50)
 @given(model=models(8), order=st.sampled_from(["model", "any"]))
 def test_parts_in_place_never_raise_the_peak(model: onnx.ModelProto, order: str) -> None:
     case = Case.of(model)

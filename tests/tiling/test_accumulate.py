@@ -34,7 +34,7 @@ WAYS = list(Accumulation)
 SIZE = st.tuples(st.integers(1, 17), st.integers(1, 5))
 
 
-@draws(30)
+@draws(15, 60)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     how=st.sampled_from(WAYS),

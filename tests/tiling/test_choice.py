@@ -132,7 +132,7 @@ SIZE = st.integers(1, 9)
 AXIS = st.sampled_from([(None, 1), (None, 1), (4, 1), (6, 2), (None, 4), (4, 4)])
 
 
-@draws(120)
+@draws(60, 240)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     kinds=st.sampled_from([((4, 4, 4), (1, 1, 1)), ((1, 1, 4), (1, 1, 1)), ((2, 2, 2), (3, 1, 3)), ((4, 4, 4), (2, 2, 2))]),
@@ -165,7 +165,7 @@ def test_it_is_as_good_as_trying_everything(
         assert search.smallest(work, AxisBounds.from_limits(limits))[0] > memory
 
 
-@draws(200)
+@draws(100, 400)
 @given(
     st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 700)), st.integers(12, 20_000),
     st.sampled_from([(4, 4, 4), (1, 1, 4), (2, 2, 4)]),
@@ -392,7 +392,7 @@ def conv_allowed(work: Workload, limits: Limits, tile: tuple[int, ...]) -> bool:
     return (groups == 1 or not cut) and all(bound is None or size <= bound for size, bound in bounds)
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     outs=st.tuples(PIXELS, PIXELS), channels=PIXELS, filters=PIXELS, groups=st.integers(1, 4), batch=st.integers(1, 2),
     kernels=st.tuples(st.integers(1, 3), st.integers(1, 3)), strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -519,8 +519,7 @@ def largest(tiled: Tiled) -> int:
 
     def size(value: ir.Value) -> int:
         dims, dtype = shapes.dims(value) or declared(value).dims, shapes.dtype(value) or value.dtype
-        assert dims is not None
-        assert dtype is not None
+        assert dims is not None and dtype is not None
         return int(prod(int(str(dim)) for dim in dims) * dtype.itemsize)
 
     return max(
@@ -555,7 +554,7 @@ def ones(*dims: int) -> Array:
         ((1, 8, 12, 12), (8, 12, 1, 1), {"strides": [3, 3]}, "ConvTranspose", False),
     ],
 )
-@pytest.mark.parametrize("share", [8, 5, 3, 2, 1.2])
+@pytest.mark.parametrize("share", [5, 2, 1.2])
 def test_convolutions(
     bench: Bench, x: tuple[int, ...], w: tuple[int, ...], attributes: Any, op: str, exact: bool, share: float
 ) -> None:
@@ -566,8 +565,7 @@ def test_convolutions(
     assert site.chosen is not None
     claimed = site.chosen.choice.held
     assert largest(tiled) <= claimed <= whole / share
-    assert site.chosen.lower_bound is not None
-    assert site.chosen.lower_bound <= whole
+    assert site.chosen.lower_bound is not None and site.chosen.lower_bound <= whole
     assert largest(tiled) == claimed or not exact
 
 
@@ -575,8 +573,7 @@ def test_a_stride_beyond_the_kernel_reads_what_it_steps_over(bench: Bench) -> No
     model = convolution((1, 64, 28, 28), ones(128, 64, 1, 1), strides=[2, 2])
     tiled = bench.tile(model, Limits.of(memory=256 * 1024, window=WindowBounds()))
     (site,) = tiled.result.tiled
-    assert site.chosen is not None
-    assert largest(tiled) == site.chosen.choice.held <= 256 * 1024
+    assert site.chosen is not None and largest(tiled) == site.chosen.choice.held <= 256 * 1024
 
 
 @pytest.mark.parametrize("op", ["MatMul", "Gemm"])
@@ -586,5 +583,4 @@ def test_products(bench: Bench, op: str, constants: str, memory: int) -> None:
     case = Case(m=20, k=24, n=18, op=op, constants=constants, trans_b=op == "Gemm")
     tiled = bench.tile(case.model(), Limits.of(memory=memory, m=20))
     (site,) = tiled.result.tiled
-    assert site.chosen is not None
-    assert largest(tiled) == site.chosen.choice.held <= memory
+    assert site.chosen is not None and largest(tiled) == site.chosen.choice.held <= memory

@@ -168,14 +168,14 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Limits]:
     return conv, limits
 
 
-@draws(35, slow=1000)
+@draws(17, slow=1000)
 @given(convolutions())
 def test_a_tiled_convolution_computes_the_same(bench: Bench, drawn: tuple[Conv, Limits]) -> None:
     conv, limits = drawn
     judge(bench, conv, limits)
 
 
-@draws(60)
+@draws(30, 120)
 @given(convolutions(), st.integers(200, 3000))
 def test_a_convolution_tiled_for_a_memory_computes_the_same(
     bench: Bench, drawn: tuple[Conv, Limits], memory: int

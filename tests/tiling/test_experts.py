@@ -170,7 +170,6 @@ def test_the_tiles_are_planned_and_run() -> None:
     tiled = onnxtile.tile(experts(), max=16)
     assert tiled.summary.startswith("4 nodes became 14, 6 tiles")
     found = onnxtile.plan(tiled.model)
-    assert found.verdict is not None
-    assert found.verdict.equal
+    assert found.verdict is not None and found.verdict.equal
     assert tiled.to_dict()["experts"][0]["tiles"] == 4
     assert DOMAIN in {node.domain for node in tiled.model.graph}

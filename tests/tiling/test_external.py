@@ -40,7 +40,7 @@ def peak(source: Path, target: Path, most: int) -> tuple[int, int]:
 
 def test_a_layer_tiled_from_its_file_computes_the_same(tmp_path: Path) -> None:
     source = make(tmp_path, 256, 704)
-    tiled = api.tile(source, Limits.of(max=64))
+    tiled = api.tile(source, Limits.of(max=128))
     assert tiled.verdict is not None and tiled.verdict.equal
     api.save(tiled.model, tmp_path / "tiled.onnx")
     x = np.random.default_rng(1).standard_normal((1, TOKENS, 256)).astype(np.float16)

@@ -85,7 +85,7 @@ STEPS = st.tuples(*[st.integers(1, 12)] * 3)
 WEIGHTS = st.sampled_from([(4, 4, 4), (1, 1, 4), (12, 4, 12), (2, 0.5, 2)])
 
 
-@draws(200)
+@draws(100, 400)
 @given(sizes=st.tuples(SIZE, SIZE, SIZE), outer=STEPS, tile=STEPS, order=st.sampled_from(ORDERS), weights=WEIGHTS)
 def test_the_tiles_inside_move_the_bytes_of_a_simulation(
     sizes: Any, outer: Any, tile: Any, order: str, weights: Any
@@ -99,7 +99,7 @@ def number_of_tiles(nest: Nest) -> Any:
     return lambda outer, _reads: np.prod(nest.counts(outer), axis=0)
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     sizes=st.tuples(*[st.integers(1, 8)] * 3),
     tile=STEPS,
@@ -186,7 +186,7 @@ def require_grouped(outer: Sequence[Place]) -> None:
 BOUND = st.sampled_from([None, 2, 3, 4, 5])
 
 
-@draws(25)
+@draws(12, 50)
 @given(
     sizes=st.tuples(*[st.integers(1, 14)] * 3),
     bounds=st.tuples(BOUND, BOUND, BOUND),
@@ -215,7 +215,7 @@ def test_tiles_of_two_levels(
         require_levels(tiled, site, memory)
 
 
-@draws(40)
+@draws(20, 80)
 @given(
     sizes=st.tuples(*[st.integers(1, 11)] * 3),
     memory=st.sampled_from([200, 500]),
@@ -265,8 +265,7 @@ def test_the_arena_grows_by_one_outer_tile_at_most(bench: Bench) -> None:
         source = bench.case(op="MatMul", m=96, k=64, n=80, constants=constants).model()
         tiled = api.tile(source, limits=Limits(16, 16, 16, outer_memory=16384))
         (site,) = tiled.result.tiled
-        assert site.chosen is not None
-        assert tiled.arena.before is not None and tiled.arena.after is not None
+        assert site.chosen is not None and tiled.arena.before is not None and tiled.arena.after is not None
         most = tiled.arena.before + site.chosen.choice.held
         assert tiled.arena.after <= most
         planned = api.plan(tiled.model, order="model").plan

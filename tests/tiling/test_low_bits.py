@@ -98,7 +98,7 @@ def require_same(bench: Bench, source: onnx.ModelProto, limits: Limits, options:
     return tiled
 
 
-@draws(30)
+@draws(15, 60)
 @given(
     bits=st.sampled_from([4, 8]), zeros=st.sampled_from(["packed", "none"]), flat=st.booleans(), bias=st.booleans(),
     k=st.sampled_from([K, K - 3]), batch=st.sampled_from([(5,), (2, 5)]), bound=st.sampled_from([32, 40, 64]),

@@ -86,7 +86,7 @@ def test_every_product_of_the_demo_model_fits_a_unit_of_64(bench: Bench) -> None
         ("whisper_encoder_dy20", {}, 32),
         pytest.param("swin_ts14", {}, 59, marks=pytest.mark.slow),
         ("gpt2_dy20dyn", {"batch": 2, "seq": 40}, 73),
-        ("bert_ts14dyn", {"batch": 2, "seq": 40}, 96),
+        pytest.param("bert_ts14dyn", {"batch": 2, "seq": 40}, 96, marks=pytest.mark.slow),
     ],
 )
 def test_exported_models_at_32(bench: Bench, name: str, sizes: dict[str, int], tiled_nodes: int) -> None:
@@ -101,7 +101,7 @@ def test_exported_models_at_32(bench: Bench, name: str, sizes: dict[str, int], t
     require_equal(file, tiled, sizes)
 
 
-@pytest.mark.parametrize("name", ["bert_dy20dyn", "llama_ts14dyn_sim"])
+@pytest.mark.parametrize("name", ["bert_dy20dyn", pytest.param("llama_ts14dyn_sim", marks=pytest.mark.slow)])
 def test_exported_models_keep_the_batch_and_the_sequence_that_no_limit_holds(bench: Bench, name: str) -> None:
     file = ZOO / f"{name}.onnx"
     if not file.exists():

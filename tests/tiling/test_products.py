@@ -43,7 +43,7 @@ BIASES: list[Any] = [None, (), (1,), ("n",), (1, "n"), ("m", 1), ("m", "n"), (1,
 FACTORS = st.sampled_from([1.0, 0.5, -1.25, 0.1, 3.0])
 
 
-@draws(50, slow=1000)
+@draws(25, slow=1000)
 @given(
     sizes=st.tuples(axes(), axes(), axes()),
     trans=st.tuples(st.booleans(), st.booleans()),
@@ -68,7 +68,7 @@ def test_gemm(
     assert all(verdict.passed for verdict in tiled.verdicts()), tiled.verdicts()
 
 
-@draws(30, slow=1000)
+@draws(15, slow=1000)
 @given(
     sizes=st.tuples(axes(), axes(), axes()),
     constants=st.sets(st.sampled_from("ab")),
@@ -88,8 +88,7 @@ def test_matmul(bench: Bench, sizes: Any, constants: set[str], opset: int, dtype
 
 
 @pytest.mark.parametrize("bias", BIASES, ids=str)
-@pytest.mark.parametrize("constants", ["", "a", "b", "c", "ab", "bc", "abc"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize(("constants", "dtype"), [("", np.float32), ("c", np.float64), ("abc", np.float16)])
 def test_every_bias_shape(bench: Bench, bias: Any, constants: str, dtype: Any) -> None:
     shape = None if bias is None else tuple({"m": 7, "n": 9}.get(size, size) for size in bias)
     case = bench.case(m=7, k=11, n=9, bias=shape, constants=constants, alpha=0.3, beta=-2.5, trans_b=True, dtype=dtype)
@@ -98,7 +97,7 @@ def test_every_bias_shape(bench: Bench, bias: Any, constants: str, dtype: Any) -
     assert tiled.verdicts()[0].passed, tiled.verdicts()
 
 
-@pytest.mark.parametrize("opset", range(7, 26))
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 18, 25])
 @pytest.mark.parametrize("op", ["Gemm", "MatMul"])
 def test_every_opset(bench: Bench, op: str, opset: int) -> None:
     case = bench.case(op=op, m=7, k=11, n=9, bias=(9,) if op == "Gemm" else None, trans_a=op == "Gemm", opset=opset)
@@ -213,7 +212,7 @@ def batches(draw: st.DrawFn) -> tuple[Shape, Shape]:
     return first[draw(st.integers(0, len(first))) :], second[draw(st.integers(0, len(second))) :]
 
 
-@draws(200)
+@draws(100, 400)
 @given(
     sizes=st.tuples(batch_axes(), batch_axes(), batch_axes()),
     batch=batches(),
@@ -241,7 +240,7 @@ def test_every_rank(
     require_product(tiled, operands, constants)
 
 
-@pytest.mark.parametrize("opset", range(7, 26))
+@pytest.mark.parametrize("opset", [7, 11, 13, 18, 25])
 def test_batches_in_every_opset(bench: Bench, opset: int) -> None:
     operands = arrays(((2, 7, 11), (3, 1, 11, 9)))
     tiled = bench.tile(matmul(operands, opset=opset), FOUR)
@@ -434,7 +433,7 @@ def expected(arrays: dict[str, Array]) -> Array:
     return result
 
 
-@draws(30, slow=1000)
+@draws(15, slow=1000)
 @given(
     sizes=st.tuples(st.integers(1, 11), st.integers(1, 11), st.integers(1, 11)),
     limits=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6)),

@@ -123,7 +123,7 @@ SIZE = st.integers(1, 11)
 BOUND = st.sampled_from([(None, 1), (4, 1), (4, 2), (None, 3), (5, 1)])
 
 
-@draws(80)
+@draws(40, 160)
 @given(
     sizes=st.tuples(SIZE, SIZE, SIZE),
     axes=st.tuples(BOUND, BOUND, BOUND),

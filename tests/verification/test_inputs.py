@@ -221,8 +221,7 @@ def test_the_place_of_the_worst_element(expected: Any, got: Any, index: tuple[in
 
     error = compare_values("y", expected, got)
     assert not error.equal
-    assert error.where is not None
-    assert error.where.index == index
+    assert error.where is not None and error.where.index == index
     assert json.loads(json.dumps(error.to_dict(), allow_nan=False))["where"]["index"] == list(index)
     assert compare_values("y", expected, expected).where is None
 

@@ -59,21 +59,27 @@ from onnxtile.verification.values import compare_quantised, compare_values
 
 @dataclass(frozen=True)
 class PlugIns:
-    """What lowers for `target`: calls by meta-op, quantised islands by their first operator, nodes by operator."""
+    """What lowers for `target`: calls by meta-op, quantised islands by their first operator, nodes by operator.
+
+    Operators of the names `whole` do the work of a whole meta-op by themselves.
+    """
 
     target: Target
     calls: Mapping[str, Lowering]
     islands: Mapping[str, IslandLowering]
     operators: Mapping[str, OperatorLowering]
+    whole: frozenset[str]
 
     @staticmethod
     def of_target(target: Target, patterns: Iterable[Pattern]) -> PlugIns:
         """Return the plug-ins of onnxtile and of others, and what `patterns` declare."""
         calls = discover("onnxtile.fusion.lowerings", Lowering)  # type: ignore[type-abstract]
+        patterns = tuple(patterns)
         declared = {pattern.name: pattern.lowering for pattern in patterns if pattern.lowering is not None}
         islands = discover("onnxtile.fusion.island_lowerings", IslandLowering)
         operators = discover("onnxtile.fusion.operator_lowerings", OperatorLowering)  # type: ignore[type-abstract]
-        return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {})
+        whole = frozenset[str]().union(*(program.named for pattern in patterns for program in pattern.operators))
+        return PlugIns(target, {**calls, **declared}, islands, operators if target is Target.QDQ else {}, whole)
 
     def of_call(self, site: CallSite) -> Replacement:
         """Return what a call becomes. Raises NotLowered."""
@@ -84,6 +90,11 @@ class PlugIns:
         if keys.ISLAND in site.function.metadata_props:
             return self._of_island(site)
         raise NotLowered(f"no operator is known that means {meta_op}")
+
+    def parts_of(self, function: ir.Function) -> frozenset[str]:
+        """Return the operators that parts of a call would become, and that exporters may write themselves; none where it may be lowered."""
+        meta_op = function.metadata_props.get(keys.META_OP, function.name)
+        return frozenset() if meta_op in self.calls or keys.ISLAND in function.metadata_props else self.whole
 
     def _of_island(self, site: CallSite) -> Replacement:
         if self.target is Target.QDQ:
@@ -179,7 +190,9 @@ class Decider:
                 return Decision(call, name, meta_op, outcome)
             outcome = NotLowered(f"{outcome.steps[outcome.main].op} needs opset {outcome.opset}: {why}")
         reason = str(outcome)
-        if function is None or not any(node.op_identifier() in self._model.functions for node in function):
+        standing = frozenset[str]() if function is None else self._plug_ins.parts_of(function)
+        known = self._model.functions
+        if function is None or not any(n.op_identifier() in known or operator_name(n) in standing for n in function):
             return Decision(call, name, meta_op, reason=reason)
         try:
             opening = self._opening(call, graph)
@@ -188,7 +201,7 @@ class Decider:
             return Decision(call, name, meta_op, reason=reason)
         inner = tuple(self._decided(node, graph, limit, why) for node in opening.nodes if self._is_call(node))
         opened = Decision(call, name, meta_op, reason=reason, opening=opening, inner=inner)
-        if opened.written:
+        if opened.written or any(operator_name(node) in standing for node in opening.nodes):
             return opened
         listed = dict.fromkeys(f"{decision.meta_op} in it: {decision.reason}" for decision in inner if decision.reason)
         return Decision(call, name, meta_op, reason="; ".join(filter(None, (reason, "; ".join(listed)))))

@@ -268,7 +268,7 @@ def _densities(problem: Problem) -> list[float]:
 # After the ejection chains of Glover, Discrete Applied Mathematics 65 (1996), pages 223-253.
 
 
-STEPS_OF_A_MOVE = 20
+STEPS_OF_A_MOVE = 100
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
 _MOST = 24_000
 """Moves for one problem, at most; later ones rarely lower the arena."""
@@ -293,15 +293,15 @@ class EjectionSearch:
     def lowered(self, offsets: Sequence[int], budget: SearchBudget, enough: int = 0) -> tuple[int, ...]:
         """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
 
-        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity first,
-        where it may still be met.
+        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity, or
+        these, first, where they may still be met.
         """
         problem, best = self._problem, tuple(offsets)
         low, high, left = problem.lower_bound, size_of(problem, best), _MOST
-        capacity = problem.capacity
+        wanted = enough if problem.capacity is None else problem.capacity
         while left > 0 and budget.is_left and high > enough and (high - low) * _FINE > problem.lower_bound:
-            is_wanted = capacity is not None and low <= capacity < high
-            target = capacity if is_wanted and capacity is not None else (low + high) // 2
+            is_wanted = low <= wanted < high
+            target = wanted if is_wanted else (low + high) // 2
             lower, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
             left -= moves
             if lower is None:

@@ -83,7 +83,7 @@ g (float[1,2,8,8] x) => (float[1,2,8,8] y) {
     assert [node.name for node in made.graph] == ["small", "mean", "gate", "wide", "gated", "narrow"]
 
 
-@draws(25)
+@draws(12, 50)
 @given(
     widths=st.lists(st.integers(1, 24), min_size=3, max_size=12),
     picks=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=12, max_size=12),
