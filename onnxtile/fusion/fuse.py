@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxtile.declare.verb import JsonFields
 from onnxtile.fusion.float_view import QUANTISED_OPERATORS, FloatView, float_view, has_quantised_operators, scales_of
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.islands import island_region, islands, overwritten
 from onnxtile.fusion.metaop import (
     OPSET_VERSION,
@@ -22,7 +23,7 @@ from onnxtile.fusion.metaop import (
     region,
     region_through,
 )
-from onnxtile.fusion.pattern import IslandRule, Pattern, pattern_set, set_names
+from onnxtile.fusion.pattern import Pattern, pattern_set, set_names
 from onnxtile.fusion.record import (
     ConstantRecord,
     History,

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.metaop import FusedRegion
-from onnxtile.fusion.pattern import IslandRule
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers

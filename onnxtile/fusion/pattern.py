@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.query.language import ANY_NODE, Node, Span
 from onnxtile.query.program import Program
 from onnxtile.shapes.size_rule import SizeRule
@@ -19,29 +20,7 @@ from onnxtile.system.registry import contributed_folders, data_folder
 from onnxtile.system.toml_file import Location, TomlFile, line_of, read
 
 if TYPE_CHECKING:
-    import pydantic
-
     from onnxtile.fusion.pattern_file import DeclaredLowering, TargetName
-
-
-@dataclass(frozen=True)
-class IslandRule:
-    """Operators by what they may be in an island; names alone, of the standard domain or onnxruntime's.
-
-    `epilogues` may follow the operator of an island. `elementwise` may compute its operands anew for each reader. `reductions` may make a
-    tensor much smaller than their operand. `in_place` may write over an operand. `views` change no element. `attention` may be between the
-    products of attention. Where `products` are named, only these begin an island, and only with a constant weight as second operand.
-    """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
-
-    epilogues: frozenset[str]
-    in_place: frozenset[str]
-    views: frozenset[str]
-    elementwise: frozenset[str] = frozenset()
-    reductions: frozenset[str] = frozenset()
-    attention: frozenset[str] = frozenset()
-    products: frozenset[str] = frozenset()
 
 
 # Fragments: parts of queries that the variants of a pattern file share, each written once and named in braces: `{chain}`.

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import onnx
 import pydantic
 
+from onnxtile.fusion.island_rule import IslandRule
 from onnxtile.fusion.lower.lowering import (
     CallSite,
     Lowering,
@@ -20,7 +21,6 @@ from onnxtile.fusion.lower.lowering import (
     known_dtype,
     value_of,
 )
-from onnxtile.fusion.pattern import IslandRule
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import PatternError
 from onnxtile.system.runtime import contrib_schemas

@@ -411,25 +411,13 @@ class Timetable:
     held: dict[int, int] = field(default_factory=dict)
 
 
-def timetable(
-    seconds: Sequence[float],
-    room: Sequence[int],
-    wanted: Sequence[WantedCopy],
-    seconds_per_byte: float,
-    reserve: int | None,
-) -> Timetable:
-    """Return when the copies `wanted` are made beside the kernels of a schedule, which take so many `seconds` at each place.
+class CopyEngine:
+    """The engine that makes the copies `wanted` beside the kernels of a schedule, which take so many `seconds` at each place.
 
     `room` has the bytes that the needs of each kernel and waiting tensors leave. `reserve` bytes of it stay free of early copies; with
     None, none is early.
     """
-    engine = _Engine(seconds, room, wanted, seconds_per_byte, reserve)
-    for position in range(len(seconds)):
-        engine.run(position)
-    return engine.finish()
 
-
-class _Engine:
     def __init__(
         self,
         seconds: Sequence[float],
@@ -459,7 +447,15 @@ class _Engine:
         before = self._wanted[number].before
         return len(self._seconds) if before is None else before, number
 
-    def run(self, position: int) -> None:
+    def timetable(self) -> Timetable:
+        """Return when the copies are made."""
+        for position in range(len(self._seconds)):
+            self._run(position)
+        for number in list(self._stores):
+            self._issue(number, len(self._seconds), self._clock)
+        return self._table
+
+    def _run(self, position: int) -> None:
         """Run the kernel at `position`, with the copies that it waits for, and those that are made beside it."""
         start = self._with_room(position)
         for number in self._due.get(position, ()):
@@ -474,12 +470,6 @@ class _Engine:
         ):
             self._issue(chosen, position, start)
         self._stores += self._ready.get(position, ())
-
-    def finish(self) -> Timetable:
-        """Make the copies that are left, and return the timetable."""
-        for number in list(self._stores):
-            self._issue(number, len(self._seconds), self._clock)
-        return self._table
 
     def _with_room(self, position: int) -> float:
         """Return when the stores that are not done leave room for the kernel at `position`; those in its way are made first."""

@@ -26,6 +26,7 @@ from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.layout import Layout, RulesInMemories
 from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, set_up
 from onnxtile.planning.movement.choice import (
+    CopyEngine,
     Eviction,
     MovementProblem,
     Timetable,
@@ -33,7 +34,6 @@ from onnxtile.planning.movement.choice import (
     choose_evictions,
     least_bytes,
     proved_evictions,
-    timetable,
 )
 from onnxtile.planning.movement.uses import (
     RULES,
@@ -298,12 +298,12 @@ class PlanWriter:
     states: frozenset[str] = frozenset()
 
     def timetable(self, choice: MovementChoice, speeds: Speeds | None, reserve: int | None) -> Timetable:
-        """Return when the copies of `choice` are made: see movement.timetable.
+        """Return when the copies of `choice` are made: see CopyEngine.
 
         Without speeds, all kernels take equally long, and together as long as the copies.
         """
         seconds, pace = self._pace(choice, speeds)
-        return timetable(seconds, choice.room, [copy.wanted for copy in choice.copies], pace, reserve)
+        return CopyEngine(seconds, choice.room, [copy.wanted for copy in choice.copies], pace, reserve).timetable()
 
     def _pace(self, choice: MovementChoice, speeds: Speeds | None) -> tuple[list[float], float]:
         """Return the seconds of the kernel at each place, and those to copy a byte."""
