@@ -268,7 +268,7 @@ def _densities(problem: Problem) -> list[float]:
 # After the ejection chains of Glover, Discrete Applied Mathematics 65 (1996), pages 223-253.
 
 
-STEPS_OF_A_MOVE = 100
+STEPS_OF_A_MOVE = 20
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
 _MOST = 24_000
 """Moves for one problem, at most; later ones rarely lower the arena."""

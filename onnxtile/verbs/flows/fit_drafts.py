@@ -137,6 +137,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
+_STEPS = 500_000
+"""The steps for a plan of more buffers than nodes are planned in full: further ones seldom lower its arena."""
 _ORDER_STEPS = 20_000
 """The steps for other orders of what fits a capacity: further ones raise the bound of all orders, and seldom lower the arena."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
@@ -209,7 +211,7 @@ class WrittenSchedule:
         if self.subject.edits_pieces:
             return quick_allocation(self.written.opened.unfolded, settings)
         problem = placing_problem(regions, self.schedule)
-        effort = _little(effort) if _has_many(problem) else effort
+        effort = effort.stages[0] if _has_many(problem) else effort
         return allocate(problem, memories(None), find_planner(settings.planner), effort)
 
     @property
@@ -233,17 +235,15 @@ class WrittenSchedule:
     def _settings(self) -> PlanSettings:
         """The settings of its plan: in other orders where few nodes fit a capacity as they were placed, else in its own, until it fits.
 
-        Little effort is for few nodes, which may be planned in full after that, and for many buffers, until they take what they took.
+        Little effort is for few nodes, which may be planned in full after that.
         """
         settings, capacity = self.subject.settings, self.subject.capacity or 0
         if self.is_small and self.arena <= capacity:
             return replace(settings, order_steps=_ORDER_STEPS, effort=LEVELS["low"])
-        effort, enough = settings.effort, capacity
-        if self.is_small:
-            effort = _little(effort)
-        elif _has_many(self.allocation.arenas[0].problem):
-            effort, enough = _little(effort), max(capacity, self.arena)
-        return replace(settings, order="model", order_steps=0, effort=replace(effort, enough=enough))
+        effort = settings.effort
+        if self.is_small or _has_many(self.allocation.arenas[0].problem):
+            effort = replace(effort, steps=min(effort.steps, LEVELS["low"].steps if self.is_small else _STEPS))
+        return replace(settings, order="model", order_steps=0, effort=replace(effort, enough=capacity))
 
     @property
     def _counted_nodes(self) -> int:
@@ -325,11 +325,6 @@ class WrittenSchedule:
 def _has_many(problem: Problem) -> bool:
     """Return whether a problem has so many buffers that more effort seldom lowers its arena."""
     return len(problem.buffers) > _FULLY_PLANNED
-
-
-def _little(effort: Effort) -> Effort:
-    """Return the first of the efforts that a plan makes of one."""
-    return effort.stages[0]
 
 
 def cost(schedule: FitSchedule, plan: PlanResult, nodes: int) -> ModelCost:
