@@ -13,7 +13,7 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 _DEFERRED = (
     *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
     *("google.protobuf.internal.python_message", "google.protobuf.text_encoding"),
-    *("concurrent.futures", "csv", "pickle", "traceback", "zipfile"),
+    *("concurrent.futures", "csv", "hashlib", "pickle", "shutil", "tempfile", "traceback", "zipfile"),
     *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
     *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
     *("onnx_ir.traversal", "packaging.version", "html", "locale", "socket", "subprocess"),

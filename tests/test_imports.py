@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx
 import pytest
 
 from onnxtile.system.errors import OnnxtileError
@@ -82,6 +83,19 @@ def package_of(file: Path) -> str:
 
 
 FILES = sorted(f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "__init__.py")
+
+
+def test_no_files_import_each_other() -> None:
+    """Imports inside functions and for types alone count: a circle of files is one idea, or lacks one."""
+    modules = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in FILES}
+    arcs = networkx.DiGraph()
+    for name, file in modules.items():
+        for module in imported_modules(file):
+            known = next((m for m in (module, module.rpartition(".")[0]) if m in modules), None)
+            if known is not None:
+                arcs.add_edge(name, known)
+    assert networkx.number_of_edges(arcs) > len(FILES)
+    assert not [circle for circle in networkx.strongly_connected_components(arcs) if len(circle) > 1]
 
 
 @pytest.mark.parametrize("own", sorted({*map(package_of, FILES)}))

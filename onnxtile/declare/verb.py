@@ -552,7 +552,7 @@ def _ready(value: Any) -> Any:
     if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
     if isinstance(value, _LISTS):
-        return [_ready(entry) for entry in value]
+        return [entry if type(entry) in _PLAIN else _ready(entry) for entry in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
     return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value

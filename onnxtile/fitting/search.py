@@ -748,7 +748,7 @@ class Descent:
         """The schedules that were found apart from the way down, within single capacities."""
         self._missed: dict[float, int] = {}
         """The last capacity within which nothing was found apart from the way down, by the extra multiply-accumulates as a share."""
-        self._way = self._down()
+        self._way = self._down(sys.maxsize)
         self._started, self._reached = monotonic(), ""
 
     def is_longer(self) -> bool:
@@ -761,32 +761,36 @@ class Descent:
         self.points.append(point)
         return True
 
-    def all_points(self) -> list[FitSchedule]:
-        """Return all points, to the one with the least peak; a search within a capacity before this changes none of them."""
+    def all_points(self, highest: int = sys.maxsize) -> list[FitSchedule]:
+        """Return all points within the `highest` bytes, to the one with the least peak, and the network as it is.
+
+        A search within a capacity before this changes none of them.
+        """
         if self.regions.counted and not self.points:
             # What is counted already is no effort, so that with it, a search would go another way.
             regions = Regions(self.regions.network, self.regions.groups)
-            self.points, self._way = Descent(regions, self.wanted, self._progress).all_points(), iter(())
+            self.points, self._way = Descent(regions, self.wanted, self._progress).all_points(highest), iter(())
             self.regions.is_cut_short = regions.is_cut_short
+        if not self.points:
+            self._way = self._down(highest)
         while self.is_longer():
             pass
         return self.points
 
     def within(self, capacity: int) -> Iterator[FitSchedule]:
-        """Yield points within a capacity: first those that compute no row again, each time the quickest first.
+        """Yield points within a capacity, of the way down from the first rung within it: first those that compute no row again.
 
-        They are those of the way down from the first rung within the capacity on.
+        None is looked for that computes as many rows again as an earlier search within the capacity, which found nothing.
         """
         if capacity < self.regions.least:
             return
         way = Descent(self.regions, self.wanted, self._progress)
         way.points.append(FitSchedule(tuple(self.regions.whole)))
-        shown = 0
         for target in self._targets():
-            for point in way._phase(target, capacity):
-                way.points.append(point)
-            yield from sorted((point for point in way.points[shown:] if point.peak <= capacity), key=self.price)
-            shown = len(way.points)
+            if self._missed.get(target.extra_macs, 0) < capacity:
+                for point in way._phase(target, capacity):
+                    way.points.append(point)
+                    yield point
 
     def quickest(self, capacity: int) -> FitSchedule | None:
         """Return the quickest schedule that is found within a capacity itself, or within the next rungs; None where none is.
@@ -820,19 +824,19 @@ class Descent:
     def _is_slight(self, schedule: FitSchedule) -> bool:
         return _is_slight(self.regions, schedule, self.wanted)
 
-    def _down(self) -> Iterator[FitSchedule]:
-        """Yield the points: those that compute no row again, then those that do."""
+    def _down(self, highest: int) -> Iterator[FitSchedule]:
+        """Yield the points within the `highest` bytes: those that compute no row again, then those that do; the first is the network."""
         yield FitSchedule(tuple(self.regions.whole))
         self.regions.is_cut_short = not depths(len(self.regions.network.kernels))
         for target in self._targets():
-            yield from self._phase(target)
+            yield from self._phase(target, highest)
 
     def _targets(self) -> Iterator[FitTarget]:
         """Yield the target within a budget of none, and within the whole budget; none where the network is too large for a search."""
         for extra in dict.fromkeys((0.0, self.wanted.extra_macs)) if depths(len(self.regions.network.kernels)) else ():
             yield replace(self.wanted, extra_macs=extra)
 
-    def _phase(self, target: FitTarget, highest: int = sys.maxsize) -> Iterator[FitSchedule]:
+    def _phase(self, target: FitTarget, highest: int) -> Iterator[FitSchedule]:
         """Yield the points below the last one, and within the `highest` bytes, within the budget of `target`.
 
         Where the bound of the work ended a search, this goes on with more work, as long as that finds more.

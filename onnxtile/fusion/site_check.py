@@ -151,6 +151,8 @@ class _Sites:
 
     def _dtype(self, value: ir.Value) -> ir.DataType:
         dtype = self._shapes.dtype(value)
+        if dtype is None and value in self._constants:  # a constant that the conversion to another opset made
+            return ir.DataType.from_numpy(self._constants.array(value).dtype)
         return dtype if dtype is not None else ir.DataType.FLOAT
 
     def _type(self, value: ir.Value) -> onnx.TypeProto:

@@ -313,7 +313,7 @@ def layers(
         inputs = tuple(described(value) for value in dict.fromkeys(dependencies(node)))
         outputs = tuple(described(value) for value in node.outputs if value.name)
         work, written = done[node], _sum([tensor.bytes for tensor in outputs])
-        read, moving = (_read(node, inputs, written, constant) for constant in (True, False))
+        read, weights = _read(node, inputs, written)
         return LayerCost(
             name,
             operator_name(node),
@@ -323,7 +323,7 @@ def layers(
             work,
             read,
             written,
-            None if read is None or moving is None else read - moving,
+            weights,
             needed.get(node, 0),
             factors(node, model, shapes) if work.macs and work.total else "",
             module_path(node.name, node.metadata_props),
@@ -332,8 +332,8 @@ def layers(
 
     return tuple(
         layer(node, name, body)
-        for body, graph in _graphs(model.graph)
-        for node, name in node_ids(graph).items()
+        for body, names in _graphs(model.graph)
+        for node, name in names.items()
         if not makes_constants(node, constants)
     )
 
@@ -345,25 +345,26 @@ def tensor(value: ir.Value, shapes: Shapes, constants: Constants) -> Tensor:
     return Tensor(value.name or "", name, shapes.dims(value), tensor_bytes(value, shapes), value in constants)
 
 
-def _graphs(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
-    """Yield `graph` and all bodies in it, each with the path to it: "If_3.then_branch"."""
+def _graphs(graph: ir.Graph) -> Iterator[tuple[str, dict[ir.Node, str]]]:
+    """Yield the names of the nodes of `graph` and of all bodies in it, each with the path to it: "If_3.then_branch"."""
     names: dict[ir.Node, str] = {}
     for path, inner in graphs_in(graph):
-        names |= node_ids(inner)
-        yield "/".join(f"{names[node]}.{key}" for node, key in path), inner
+        inner_names = node_ids(inner)
+        names |= inner_names
+        yield "/".join(f"{names[node]}.{key}" for node, key in path), inner_names
 
 
-def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None, constants: bool) -> int | None:
-    """Return the bytes that a node reads, of its constants, too, or of all but these."""
-    sizes = [tensor.bytes if constants or not tensor.constant else 0 for tensor in inputs]
-    if node.domain:
-        return _sum(sizes)
-    if node.op_type in _READS_NOTHING:
-        return 0
-    if movement_of(node) == "selects":
-        # It reads of its first input as many elements as it writes.
-        return _sum([written if constants or not inputs[0].constant else 0, *sizes[1:]])
-    return _sum(sizes)
+def _read(node: ir.Node, inputs: tuple[Tensor, ...], written: int | None) -> tuple[int | None, int | None]:
+    """Return the bytes that a node reads, and those of them that are constants."""
+    sizes = [tensor.bytes for tensor in inputs]
+    if not node.domain and node.op_type in _READS_NOTHING:
+        return 0, 0
+    if not node.domain and movement_of(node) == "selects":
+        sizes[0] = written  # it reads of its first input as many elements as it writes
+    if None in sizes:
+        return None, None
+    constants = [size for size, tensor in zip(sizes, inputs, strict=True) if tensor.constant]
+    return _sum(sizes), _sum(constants)
 
 
 def _sum(sizes: Collection[int | None]) -> int | None:

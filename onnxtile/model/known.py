@@ -8,6 +8,7 @@ from typing import cast
 
 import onnx_ir as ir
 
+from onnxtile.model.topology import stored_sizes
 from onnxtile.operators.node_view import Dims
 from onnxtile.system.dataclass import dataclass
 
@@ -62,7 +63,7 @@ def _dtype(value: ir.Value) -> ir.DataType | None:
 def _dims(value: ir.Value) -> Dims | None:
     tensor = value.const_value
     if tensor is not None:
-        return tuple(int(size) for size in tensor.shape.numpy())
+        return stored_sizes(tensor)
     if value.shape is None or not isinstance(value.type, ir.TensorType | None):
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper, serialization
 
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
-from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, tensors_of
+from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, stored_bytes, tensors_of
 from onnxtile.model.validity import INLINE_BYTES, check, check_proto
 from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
@@ -464,7 +464,7 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 def _require_bytes(tensor: ir.TensorProtocol) -> None:
     """Raise ModelError unless a tensor that was read has the elements that its shape asks for."""
     if type(tensor) is ir.serde.TensorProtoTensor and tensor.raw.HasField("raw_data"):
-        present, wanted = len(tensor.raw.raw_data), tensor.nbytes
+        present, wanted = len(tensor.raw.raw_data), stored_bytes(tensor)
     elif isinstance(tensor, ir.ExternalTensor | ir.LazyTensor):
         return
     elif isinstance(tensor, ir.StringTensor):

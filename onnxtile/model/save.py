@@ -6,6 +6,8 @@ import filecmp
 import hashlib
 import mmap
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
@@ -13,8 +15,6 @@ from io import BytesIO
 from itertools import chain, count
 from os import SEEK_CUR
 from pathlib import Path
-from shutil import copyfileobj
-from tempfile import SpooledTemporaryFile
 from typing import IO, BinaryIO, NamedTuple
 
 import onnx
@@ -111,7 +111,7 @@ def _write(draft: Draft, file: BinaryIO, beside: str = "") -> None:
     total = len(graph) + sum(len(entry.start) + entry.size for entry in entries)
     if total > MOST_BYTES:
         raise ModelTooLarge
-    with SpooledTemporaryFile(_SPOOLED) as nodes, SpooledTemporaryFile(_SPOOLED) as facts:
+    with tempfile.SpooledTemporaryFile(_SPOOLED) as nodes, tempfile.SpooledTemporaryFile(_SPOOLED) as facts:
         for start in range(0, len(listed), _CHUNK):
             _write_nodes(listed[start : start + _CHUNK], draft.model.ir_version, nodes, facts)
         total += nodes.tell() + facts.tell()
@@ -121,7 +121,7 @@ def _write(draft: Draft, file: BinaryIO, beside: str = "") -> None:
         file.write(head(GRAPH, total))
         for part in (nodes, facts):
             part.seek(0)
-            copyfileobj(part, file)
+            shutil.copyfileobj(part, file)
     file.write(graph)
     for before, size, tensor in entries:
         file.write(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
 
@@ -102,6 +103,20 @@ def tensors_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
 def is_external(tensor: ir.TensorProtocol) -> TypeGuard[ir.ExternalTensor]:
     """Return whether the bytes of `tensor` lie in an external file. `isinstance` asks a protocol, which takes ten times as long."""
     return ir.ExternalTensor in type(tensor).__mro__
+
+
+def stored_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """Return the sizes of `tensor`: onnx_ir makes a Shape of those in a file each time that it is asked for them."""
+    return (
+        tuple(tensor.raw.dims) if type(tensor) is ir.serde.TensorProtoTensor else tuple(map(int, tensor.shape.numpy()))
+    )
+
+
+def stored_bytes(tensor: ir.TensorProtocol) -> int:
+    """Return the bytes of the elements of `tensor`."""
+    if type(tensor) is not ir.serde.TensorProtoTensor:
+        return int(tensor.nbytes)
+    return -(-math.prod(tensor.raw.dims) * tensor.dtype.bitwidth // 8)
 
 
 _PLAIN = (

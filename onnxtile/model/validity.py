@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import numpy_helper
 
 from onnxtile.model.functions import require_bounded_calls
-from onnxtile.model.topology import is_external
+from onnxtile.model.topology import is_external, stored_bytes
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.runtime import inferred_results
 
@@ -393,7 +393,7 @@ def _is_light(tensor: onnx.TensorProto) -> bool:
 def _large(value: ir.Value) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer, None where it is small."""
     tensor = value.const_value
-    return None if tensor is None or tensor.nbytes <= INLINE_BYTES else tensor
+    return None if tensor is None or stored_bytes(tensor) <= INLINE_BYTES else tensor
 
 
 def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
@@ -402,7 +402,7 @@ def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
     tensor: ir.TensorProtocol = attribute.value
-    return tensor if tensor.nbytes > INLINE_BYTES or is_external(tensor) else None
+    return tensor if stored_bytes(tensor) > INLINE_BYTES or is_external(tensor) else None
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -382,6 +382,7 @@ def smallest(layouts: Iterable[Layout], allocators: Sequence[Allocator], least: 
     best.enter_wholes(tried)
     for allocate in allocators[1:]:
         best.allocate, best.over = allocate, None
+        best.placed.clear()
         for layout in tried:
             best.enter(layout)
             if best.has_reached(least):
@@ -399,6 +400,8 @@ class _Smallest:
     over: OverCapacity | PinOverlap | None = None
     sizes: dict[tuple[Buffer, ...], int] = field(default_factory=dict)
     """The arena of each layout that was placed, by its buffers."""
+    placed: dict[Problem, Allocation] = field(default_factory=dict)
+    """What the allocator placed: layouts with other parts may have the same whole buffers."""
 
     @property
     def result(self) -> tuple[Layout, Allocation]:
@@ -429,12 +432,12 @@ class _Smallest:
         least = layout.problem.lower_bound
         if layout.problem.has_outlines and layout.problem.bounding.lower_bound == least:
             with suppress(OverCapacity, PinOverlap):
-                placed = self.allocate(layout.bounding.problem)
+                placed = self._allocated(layout.bounding.problem)
                 if placed.size == least:
                     self.best = (layout.bounding, placed)
                     return
         try:
-            self._keep(layout, self.allocate(layout.problem))
+            self._keep(layout, self._allocated(layout.problem))
         except (OverCapacity, PinOverlap) as error:
             self.over = self.over or error
 
@@ -463,7 +466,7 @@ class _Smallest:
         if not self.is_open(whole):
             return
         with suppress(OverCapacity, PinOverlap):
-            placed = self.allocate(whole.problem)
+            placed = self._allocated(whole.problem)
             if layout.problem.lower_bound < placed.proof.lower_bound:
                 ended: Ended = "effort" if self.best is None else self.best[1].proof.ended
                 least, kind = layout.problem.lower_bound, layout.problem.bound
@@ -473,6 +476,11 @@ class _Smallest:
                     least = min(least, replace(whole.problem, buffers=whole.make_outlines()).lower_bound)
                 placed = replace(placed, proof=OptimalityProof(least, kind, ended))
             self._keep(whole, placed)
+
+    def _allocated(self, problem: Problem) -> Allocation:
+        if problem not in self.placed:
+            self.placed[problem] = self.allocate(problem)
+        return self.placed[problem]
 
     def _keep(self, layout: Layout, placed: Allocation) -> None:
         self.sizes[layout.buffers] = placed.size

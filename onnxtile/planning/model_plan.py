@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -27,7 +26,14 @@ from onnxtile.model.formula import SizeRanges
 from onnxtile.planning.bodies import GraphSetup, Insides, Terms, in_one_memory, with_bodies
 from onnxtile.planning.layout import NO_FIXED, RulesInMemories, smallest
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
-from onnxtile.planning.offsets.memories import Allocation, Capacity, allocate, memories
+from onnxtile.planning.offsets.memories import (
+    Allocation,
+    Capacity,
+    SlowTensors,
+    allocate,
+    allocate_apart,
+    memories,
+)
 from onnxtile.planning.offsets.problem import DEFAULT_ALIGNMENT, align
 from onnxtile.planning.orders import find_order
 from onnxtile.planning.peak_search import BUDGET
@@ -53,9 +59,6 @@ from onnxtile.shapes.opened_calls import Unfolded, unfold
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible, UsageError
-
-if TYPE_CHECKING:
-    from onnxtile.planning.movement.timetable import SlowTensors
 
 NO_STATES = StateChoice()
 """No input and output are one state."""
@@ -146,7 +149,7 @@ def plan_model(
     if fixed.pins:
         # Around pins, the lower bound is seldom reached, so that no layout is the last to be placed.
         efforts = tuple(replace(effort, steps=max(1, effort.steps // _LAYOUTS)) for effort in efforts)
-    allocator = _allocator(settings.slow)
+    allocator = allocate if settings.slow is None else partial(allocate_apart, slow=settings.slow)
     # Neither the order of the file nor those that the search finds take fewer bytes than the latter's peak.
     is_searched = settings.order in _SEARCHED and settings.streams == 1 and not is_moved
     known = search.known_peak(needs) if is_searched else 0
@@ -207,15 +210,6 @@ def plan_model(
         **fixed.fixed_fields,
         **described(layout),
     )
-
-
-def _allocator(slow: SlowTensors | None) -> Callable[..., Allocation]:
-    """Return what places the buffers of a plan; tensors in a `slow` memory are placed apart."""
-    if slow is None:
-        return allocate
-    from onnxtile.planning.movement.timetable import allocate_apart  # few plans have a movement
-
-    return partial(allocate_apart, slow=slow)
 
 
 def facts_of(opened: Unfolded, settings: PlanSettings, known: LayoutFacts | None = None) -> tuple[LayoutFacts, States]:

@@ -662,14 +662,6 @@ _LEAST_OF_A_NODE = 80
 """Steps of the budget for each node of the graph, at least: of larger graphs, few stretches could be searched."""
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """Nodes that run one after the other; `searched` where their order has the least peak already."""
-
-    nodes: Sequence[int]
-    searched: bool
-
-
 def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
     """Return `order` with the nodes before and after its peak in an order of less peak, recursively; the peak stays the same.
 
@@ -681,10 +673,10 @@ def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
         return tuple(order)
     improved: list[int] = []
     done: set[int] = set()
-    todo = [_Stretch(order, searched=True)]
+    # Nodes that run one after the other, and whether their order has the least peak already.
+    todo: list[tuple[Sequence[int], bool]] = [(order, True)]
     while todo:
-        stretch = todo.pop()
-        nodes = stretch.nodes
+        nodes, is_searched = todo.pop()
         if len(nodes) < _SHORTEST or budget < len(nodes):
             improved += nodes
             done.update(nodes)
@@ -692,11 +684,11 @@ def refined(problem: OrderingProblem, order: Sequence[int]) -> tuple[int, ...]:
         budget -= len(nodes)
         part = problem.between(done, nodes)
         places: Sequence[int] = range(len(nodes))
-        if not stretch.searched:
+        if not is_searched:
             best = search(part, _STEPS_OF_A_PART * len(nodes))
             places, budget = best.order, budget - best.steps
         during = heights(part, places)
         at = during.index(max(during))
         nodes = [nodes[index] for index in places]
-        todo += [_Stretch(nodes[at + 1 :], False), _Stretch(nodes[at : at + 1], True), _Stretch(nodes[:at], False)]
+        todo += [(nodes[at + 1 :], False), (nodes[at : at + 1], True), (nodes[:at], False)]
     return tuple(improved)

@@ -191,6 +191,13 @@ class Unchanged:
             value, node = source, maker
         return value
 
+    def held(self, value: ir.Value) -> ir.Value:
+        """Return the constant of which nodes that change nothing make `value`, as CastLike may; else `value`."""
+        if value in self._constants or self._furthest(value) not in self._constants:
+            return value
+        origin = self.origin(value)
+        return origin if origin in self._constants else value
+
     def same(self, value: ir.Value, other: ir.Value) -> bool:
         """Return whether both are copies of one value. Proofs are asked for only where the graph leaves it open."""
         return self._furthest(value) is self._furthest(other) and self.origin(value) is self.origin(other)
@@ -203,13 +210,19 @@ class Unchanged:
         return value
 
     def between(self, nodes: Collection[ir.Node]) -> list[ir.Node]:
-        """Return the nodes that hand on to `nodes`, and to nothing else, a value that these read or make in another way as well."""
+        """Return the nodes that hand on to `nodes`, and to nothing else, what these read or make in another way as well.
+
+        So do nodes that hand on a constant.
+        """
         members = set(nodes)
         read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
         copies: dict[ir.Value, list[ir.Value]] = {}
         for value in dict.fromkeys((*read, *(value for node in nodes for value in node.outputs))):
             copies.setdefault(self._furthest(value), []).append(value)
         between: dict[ir.Node, None] = {}
+        for value in read:
+            if self.held(value) is not value:
+                self._take(value, members, between)
         for values in copies.values():
             for value in values if len(values) > 1 else ():
                 if value in read and any(self.same(value, other) for other in values if other is not value):
@@ -469,12 +482,14 @@ def _array(value: ir.Value, facts: TestContext) -> Any:
 
 def _operand(node: ir.Node, facts: TestContext, *, constant: bool) -> Any:
     """Return the only input of `node` that is a constant, or the only one that is none."""
-    operands = [value for value in node.inputs if value is not None and (value in facts.constants) == constant]
+    held = (facts.unchanged.held(value) for value in node.inputs if value is not None)
+    operands = [value for value in held if (value in facts.constants) == constant]
     kind = "constant" if constant else "computed"
     return operands[0] if len(operands) == 1 else Unknown(f"{node.op_type} has {len(operands)} {kind} inputs, not 1")
 
 
 def _property(value: ir.Value, reference: PropertyOf, facts: TestContext) -> Any:
+    value = facts.unchanged.held(value)
     word, known = reference.name, value in facts.constants
     if word not in _FIELDS:
         raise QueryError(f"unknown property {word!r} (choose {', '.join(_FIELDS)})", facts.text, reference.span)

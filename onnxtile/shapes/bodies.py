@@ -144,6 +144,13 @@ class KnownTensors(ABC):
         if dtype is not None and dtype != ir.DataType.UNDEFINED and value not in self.dtypes:
             self.dtypes[value] = dtype
 
+    def _has_open(self, values: Iterable[ir.Value]) -> bool:
+        """Return whether a size of one of `values` that have names is not known."""
+        for value in values:  # noqa: SIM110 - asked of the results of each node, and `any` takes thrice as long
+            if numeric(self.dims.get(value)) is None and value.name:
+                return True
+        return False
+
     def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the sizes of `value` where all are numbers."""
         return numeric(self.dims.get(value))

@@ -5,11 +5,13 @@ onnx's own inference carries numbers and names. It says nothing of a sum or a qu
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.formula import SizeFormula, SizeRanges, exact_quotient, extreme, product_of
@@ -19,6 +21,7 @@ from onnxtile.operators.reads import SlidingAxis, broadcast, kernel_axes, same_p
 from onnxtile.operators.table import factors_of, movement_of, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
+from onnxtile.system.runtime import Array
 
 SizeFormulas: TypeAlias = tuple[SizeFormula, ...]
 """The sizes of a tensor, or the elements of a short list of sizes."""
@@ -561,6 +564,13 @@ def _divided(operands: SizeOperands, total: SizeFormula, divisor: SizeFormula) -
     return exact_quotient(total, divisor)
 
 
+def _remainder(operands: SizeOperands, a: SizeFormula, b: SizeFormula) -> SizeFormula | None:
+    """Return a remainder of numbers, which has the sign of the divisor."""
+    if a.constant is None or not b.constant or operands.integer("fmod", 0):
+        return None
+    return SizeFormula.number(a.constant % b.constant)
+
+
 def _equal(operands: SizeOperands, a: SizeFormula, b: SizeFormula) -> SizeFormula | None:
     low, high = (a - b).limits(operands.ranges)
     if low > 0 or high < 0:
@@ -602,18 +612,46 @@ def _unknown(operands: SizeOperands, index: int) -> SizeFormulas | None:
 
 
 def _taken(operands: SizeOperands) -> SizeFormulas | None:
-    """A Gather or a Slice of a list."""
-    data, shape = operands.lists(0), operands.shape()
+    """A Gather of a list, or a Slice of numbers in any shape."""
+    data, shape = operands.lists(0), _constants(operands.shape())
     places = [_constants(operands.lists(index)) for index in range(1, len(operands.node.inputs))]
-    if data is None or None in places or shape is None or len(shape) != 1:
+    if data is None or None in places or shape is None:
         return None
-    first = (places or [None])[0] or []
+    given = [numbers for numbers in places if numbers is not None]
     if operands.node.op_type == "Gather":
-        return tuple(data[at] for at in first) if all(-len(data) <= at < len(data) for at in first) else None
-    if len(first) != 1 or len(places) < 2:
+        first = given[0]
+        within = len(shape) == 1 and all(-len(data) <= at < len(data) for at in first)
+        return tuple(data[at] for at in first) if within else None
+    if len(given) < 2 or math.prod(shape) != len(data):
         return None
-    step = places[3] if len(places) > 3 else [1]
-    return data[first[0] : (places[1] or [0])[0] : (step or [1])[0]]
+    starts, stops = given[:2]
+    axes = given[2] if len(given) > 2 else [*range(len(starts))]
+    steps = given[3] if len(given) > 3 else [1] * len(starts)
+    if not len(starts) == len(stops) == len(axes) == len(steps) or 0 in steps or not _are_axes(axes, len(shape)):
+        return None
+    cuts = [slice(None)] * len(shape)
+    for axis, *cut in zip(axes, starts, stops, steps, strict=True):
+        cuts[axis] = slice(*cut)
+    return _at(data, np.arange(len(data)).reshape(shape)[tuple(cuts)])
+
+
+def _transposed(operands: SizeOperands) -> SizeFormulas | None:
+    """A Transpose of numbers."""
+    data, shape, order = operands.lists(0), _constants(operands.shape()), operands.integers("perm")
+    if data is None or shape is None or math.prod(shape) != len(data) or len(order or shape) != len(shape):
+        return None
+    if order is not None and not _are_axes(order, len(shape)):
+        return None
+    return _at(data, np.arange(len(data)).reshape(shape).transpose(order))
+
+
+def _are_axes(axes: Sequence[int], rank: int) -> bool:
+    """Return whether `axes` are different ones of a tensor of this `rank`."""
+    return all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes)
+
+
+def _at(data: SizeFormulas, places: Array) -> SizeFormulas:
+    return tuple(data[place] for place in places.ravel().tolist())
 
 
 def _repeated(operands: SizeOperands) -> SizeFormulas | None:
@@ -632,6 +670,7 @@ _ELEMENTWISE: Mapping[str, _Elementwise] = {
     "Equal": _equal,
     "Max": lambda operands, *sizes: extreme("max", sizes, operands.ranges),
     "Min": lambda operands, *sizes: extreme("min", sizes, operands.ranges),
+    "Mod": _remainder,
     "Mul": lambda _, a, b: a * b,
     "Sub": lambda _, a, b: a - b,
 }
@@ -642,6 +681,7 @@ _LISTS: Mapping[str, Callable[[SizeOperands], SizeFormulas | None]] = {
     "Shape": _measured,
     "Size": _measured,
     "Slice": _taken,
+    "Transpose": _transposed,
     "Where": _chosen,
 }
 

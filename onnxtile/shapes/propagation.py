@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.submodel import assembled, tensor_type
-from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes
+from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes, stored_sizes
 from onnxtile.operators.node_view import Dim, Dims
 from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
@@ -138,7 +138,7 @@ class Propagation(KnownTensors):
         self._functions: list[onnx.FunctionProto] | None = None
         self._asked: dict[Hashable, list[Known]] = {}
         self._computed_before: dict[Hashable, list[Array]] = {}
-        self._wanted: Container[ir.Value] | None = None
+        self._wanted: set[ir.Value] | None = None
         self._contributed = contributed_operators(model)
         self._entered = 0
         self._bodies = 0
@@ -167,7 +167,7 @@ class Propagation(KnownTensors):
                 deciding.update(dependencies(node))
             elif row.numbers is not None and not deciding.isdisjoint(node.outputs):
                 deciding.update(value for value in node.inputs if value is not None)
-            elif any(self._numeric(value) is None for value in node.outputs):
+            elif self._has_open(node.outputs):
                 places = enumerate(node.inputs)
                 deciding.update(v for i, v in places if v is not None and (i in row.shaped_by or i in row.set_by))
         return deciding
@@ -231,7 +231,7 @@ class Propagation(KnownTensors):
             if self._depends_on_bounds(node):
                 self.upper.update(value for body in bodies_of(node) for value in body.graph.inputs)
             follow(node, self)
-        elif not self._may_grow(node):
+        elif not self._least or not self._may_grow(node):
             self._visit_kernel(node, standard)
         if open_ and self._depends_on_bounds(node):
             self.upper.update(value for value in open_ if self._numeric(value) is not None)
@@ -246,7 +246,7 @@ class Propagation(KnownTensors):
 
     def _may_grow(self, node: ir.Node) -> bool:
         """Return whether the shape of the output of `node` might get larger where a bound is not reached."""
-        loose = {index for index, value in enumerate(node.inputs) if value in self._least} if self._least else set()
+        loose = {index for index, value in enumerate(node.inputs) if value in self._least}
         if not loose or node.op_type in {"Shape", "Size"}:
             return False
         if node.domain:
@@ -270,7 +270,7 @@ class Propagation(KnownTensors):
             return
         if standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
-        elif any(value.name and self._numeric(value) is None for value in node.outputs):
+        elif self._has_open(node.outputs):
             self._find_sizes(node, standard)
         if standard and _computes_sizes(node):
             if self._is_wanted(node):
@@ -282,7 +282,7 @@ class Propagation(KnownTensors):
         """Return whether numbers that `node` makes may decide a size; those in bodies and functions count as if they did."""
         if self._wanted is None or node.graph is not self._model.graph:
             return True
-        return any(value in self._wanted for value in node.outputs)
+        return not self._wanted.isdisjoint(node.outputs)
 
     def _find_sizes(self, node: ir.Node, standard: bool) -> None:
         # Where nothing is new, onnx has said of the whole model what it has to say; of onnxruntime's operators only that can.
@@ -290,7 +290,7 @@ class Propagation(KnownTensors):
         new = new or any(value in self._news for value in node.inputs)
         if new or all(value is None or self._numeric(value) is not None for value in node.inputs):
             self._infer(node)
-        if all(self._numeric(value) is not None for value in node.outputs):
+        if not self._has_open(node.outputs):
             return
         if standard and not has_body(node) and not self._depends_on_bounds(node):
             result_shapes = result_sizes(self._operands(node))
@@ -362,11 +362,11 @@ class Propagation(KnownTensors):
     def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
         if tensor is None:
             return
-        sizes, dtype = tensor.shape.numpy(), tensor.dtype  # either is made anew each time
+        sizes, dtype = stored_sizes(tensor), tensor.dtype
         if math.prod(sizes) <= _MOST and dtype is not ir.DataType.STRING:
             self._numbers[value] = tensor.numpy()
             if value not in self.dims:
-                self.note(value, dtype, tuple(map(int, sizes)))
+                self.note(value, dtype, sizes)
 
     def _measure(self, node: ir.Node) -> None:
         sizes = None if node.inputs[0] is None else self._numeric(node.inputs[0])
@@ -539,7 +539,7 @@ class Propagation(KnownTensors):
         return results
 
     def _is_contributed(self, node: ir.Node) -> bool:
-        return (node.domain, node.op_type) in self._contributed
+        return bool(self._contributed) and (node.domain, node.op_type) in self._contributed
 
     def _ask(self, node: ir.Node) -> None:
         """Note what onnxruntime infers for the outputs of `node`, an operator of its own."""

@@ -13,8 +13,8 @@ import pytest
 
 import onnxtile
 from onnxtile import cli
-from onnxtile.deployment import micro_run, tflite_model
-from onnxtile.deployment.micro_run import micro_runs
+from onnxtile.deployment import micro_proof, tflite_model
+from onnxtile.deployment.micro_proof import micro_runs, require_sound
 from onnxtile.deployment.tflite_model import (
     ONLINE,
     MicroGraph,
@@ -25,7 +25,6 @@ from onnxtile.deployment.tflite_model import (
     with_offsets,
 )
 from onnxtile.deployment.tflite_plan import problem_of
-from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.problem_plan import plan_buffers
 from onnxtile.system.errors import CheckFailed, Infeasible, Mismatch, ModelError, UsageError, of_extra
 from onnxtile.verbs.flows import other_formats as micro
@@ -271,8 +270,8 @@ def test_the_command_writes_the_model_and_the_plan(command: Callable[..., tuple[
     [("", "exit code -11"), ("[Recording] x\n", "exit code -11"), ("\n Traceback (y)\nOdd op\nz", "Odd op")],
 )
 def test_the_reason_of_a_crash_is_its_first_own_line_or_its_exit_code(said: str, reason: str) -> None:
-    assert micro_run._reason(said, -11) == reason
+    assert micro_proof._reason(said, -11) == reason
 
 
 def test_a_subgraph_without_operators_has_no_scratch() -> None:
-    assert micro_run.scratch_bytes(b"", MicroGraph((), (), (), ()), 0) == {}
+    assert micro_proof.scratch_bytes(b"", MicroGraph((), (), (), ()), 0) == {}

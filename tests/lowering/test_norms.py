@@ -34,6 +34,12 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+KERAS = (
+    "m = GlobalAveragePool(x) c = Sub(x, m) p = Mul(c, c) v = GlobalAveragePool(p) a = Add(v, eps) q = Sqrt(a) r = Reciprocal(q) "
+    "i = Mul(r, scale) g = Mul(x, i) k = Neg(m) b = Mul(k, i) o = Add(b, bias) y = Add(g, o)"
+)
+
+
 def over(body: str, axes: str = "-1") -> str:
     return body.replace("AXES", axes)
 
@@ -57,6 +63,15 @@ def test_a_layer_norm_over_two_axes(bench: Any, operators: Names) -> None:
     result = bench.lower(bench.model(over(LAYER, "-2, -1"), {**NUMBERS, "scale": matrix, "bias": matrix}), "LayerNorm")
     assert operators(result) == ["LayerNormalization"]
     assert next(iter(result.model.graph)).attributes["axis"].as_int() == -2
+
+
+def test_the_layer_norm_of_keras_has_its_scale_on_three_axes(bench: Any, operators: Names) -> None:
+    cube = {name: NUMBERS[name].reshape(1, 1, 8) for name in ("scale", "bias")}
+    result = bench.lower(bench.model(KERAS, NUMBERS | cube), "LayerNorm")
+    assert operators(result) == ["LayerNormalization"]
+    norm = next(iter(result.model.graph))
+    assert norm.attributes["axis"].as_int() == -1
+    assert [tuple(value.shape.numpy()) for value in norm.inputs[1:]] == [(8,), (8,)]
 
 
 def test_a_layer_norm_without_scale_gets_ones(bench: Any, operators: Names) -> None:
@@ -171,3 +186,12 @@ def doubled(model: Any) -> Any:
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
     return model
+
+
+def test_a_norm_stays_a_call_beside_an_operator_of_a_later_opset(bench: Any) -> None:
+    # Axes that are an attribute at opset 13 become a constant operand at 24, which Swish needs; three are too many to be in the function.
+    body = over(LAYER, "1, 2, 3").replace("y = Add(s, bias)", "t = Add(s, bias) g = Sigmoid(t) y = Mul(t, g)")
+    numbers = NUMBERS | {name: VECTOR.reshape(8, 1, 1) for name in ("scale", "bias")}
+    result = bench.lower(bench.model(body, numbers, opset=13, x="float[2,8,3,4]", y="float[2,8,3,4]"), None)
+    assert [site.operator for site in result.lowered] == ["", "Swish"]
+    assert result.verdict.equal

@@ -597,3 +597,28 @@ def test_floats_that_decide_a_size_are_no_weights(value_of: ValueOf) -> None:
     model = load(parsed(text, **{"com.microsoft": 1}))
     shapes = resolve(model)
     assert [shapes.sizes(value_of(model, name)) for name in "ab"] == [(3, 8), (6, 12)]
+
+
+def test_pads_as_an_exporter_computes_them_take_no_run(
+    text: Text, value_of: ValueOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch has the pads of the last axis first, each with its begin before its end: exporters turn them round in the graph."""
+    monkeypatch.setattr(propagation, "Session", None)
+    body = """
+        three = Constant <value_int = 3> ()
+        eight = Constant <value_int = 8> ()
+        rest = Mod (eight, three)
+        front = Constant <value_ints = [0]> ()
+        flat = Reshape (rest, one)
+        given = Concat <axis = 0> (front, flat, front, front)
+        rows = Reshape (given, pairs)
+        turned = Slice (rows, last, first, front, back)
+        columns = Transpose <perm = [1, 0]> (turned)
+        pads = Reshape (columns, back)
+        y = Pad (x, pads)
+    """
+    constants = (
+        "int64[1] one = {1}, int64[2] pairs = {-1, 2}, int64[1] last = {-1}, int64[1] first = {-9223372036854775807}"
+    )
+    model = load(text(f"g (float[4, 5] x) => (float[A, B] y) <{constants}, int64[1] back = {{-1}}> {{{body}}}"))
+    assert resolve(model).sizes(value_of(model, "y")) == (4, 7)

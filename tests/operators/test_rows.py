@@ -12,7 +12,7 @@ import pytest
 
 from onnxtile.check import operators as published
 from onnxtile.check.graph import BITS
-from onnxtile.deployment import tflite_plan, tflite_replay
+from onnxtile.deployment import micro_proof, tflite_plan
 from onnxtile.model.load import _HOLDING
 from onnxtile.model.node_kinds import DEQUANTISING, QUANTISING
 from onnxtile.operators import reasons, saves
@@ -216,8 +216,8 @@ def test_element_by_element_operators_may_be_in_quantised_islands(key: str) -> N
 
 
 def test_the_check_of_tensorflow_lite_plans_has_the_planners_operators() -> None:
-    assert tflite_replay._LEAVES_ELEMENTS == tflite_plan.VIEWS
-    assert tflite_replay._ONE_OPERAND | tflite_replay._TWO_OPERANDS == tflite_plan.ELEMENTWISE
+    assert micro_proof._LEAVES_ELEMENTS == tflite_plan.VIEWS
+    assert micro_proof._ONE_OPERAND | micro_proof._TWO_OPERANDS == tflite_plan.ELEMENTWISE
 
 
 def test_what_computes_sizes_grows_by_operands_that_say_the_shape() -> None:

@@ -124,3 +124,20 @@ def test_shapes_that_are_open_prove_it_where_they_are_equal(tiny: Tiny) -> None:
     for shape, found in (('"n",6,8', 1), ('"n",6,"m"', 0)):
         model = tiny.model(body, shape=shape.replace('"', ""))
         assert sum(len(one.calls) for one in api.fuse(model, ["SiLU"]).patterns) >= found
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "calls"),
+    [("l = CastLike(0.00001, x)", 1), ("h = Cast<to=10>(0.00001)\nl = CastLike(h, x)", 0)],
+    ids=["the type it has", "another type"],
+)
+def test_a_constant_that_is_cast_to_the_type_of_an_operand_is_one(tiny: Tiny, epsilon: str, calls: int) -> None:
+    # jax2onnx writes epsilon so. The Cast is in the body, or a path from x would leave the meta-op and come back.
+    model = tiny.model(epsilon + RMS_NORM.replace("Add(v, 0.00001)", "Add(v, l)"))
+    result = api.fuse(model, ["RMSNorm"])
+    assert result.fused == calls
+    if calls:
+        assert result.verdict is not None and result.verdict.equal
+        assert [node.op_type for node in result.model.graph] == ["RMSNorm"]
+        unfused = api.unfuse(result.model).model
+        assert [node.op_type for node in unfused.graph] == [node.op_type for node in model.graph.node]

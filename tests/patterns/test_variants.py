@@ -43,6 +43,7 @@ _POOLED = (
     + "r = Reciprocal(d)\ni = Mul(r, W_1_1_8)\na = Mul(x, i)\n"
 )
 """Means over the last of three axes, as tf2onnx writes them."""
+_GROUPED = "g = Reshape(x, [2, 6, 2, 4])\nm = ReduceMean<axes=[1, 3], keepdims=1>(g)\nc = Sub(g, m)\n"
 _SUMS = """
 t = ReduceSum<keepdims=0>(x, [2])
 m = Mul(t, 0.125)
@@ -316,6 +317,21 @@ CASES: dict[tuple[str, int], list[str]] = {
         for square in _SQUARES
     ],
     ("QuickGeLU", 1): ["a = Mul(x, 1.702)\ns = Sigmoid(a)\ny = Mul(x, s)"],
+    ("GroupNorm", 2): [
+        _GROUPED
+        + "s = Mul(c, c)\nv = ReduceMean<axes=[1, 3], keepdims=1>(s)\n"
+        + _DEVIATION
+        + "r = Reciprocal(d)\ni = Mul(r, W_1_1_2_4)\na = Mul(g, i)\nk = Neg(m)\nb = Mul(k, i)\no = Add(b, W_1_1_2_4)\np = Add(a, o)\n"
+        "y = Reshape(p, [2, 6, 8])"
+    ],
+    ("GroupNorm", 3): [
+        _GROUPED
+        + square
+        + "b = ReduceMean<axes=[1, 3], keepdims=1>(s)\nq = Mul(m, m)\nw = Sub(b, q)\nv = Max(w, 0.0)\n"
+        + _DEVIATION
+        + "n = Div(c, d)\np = Reshape(n, [2, 6, 8])\nt = Mul(p, W_8)\ny = Add(t, W_8)"
+        for square in ("s = Mul(g, g)\n", "s = Pow(g, 2.0)\n")
+    ],
     ("SiLU", 1): ["s = Sigmoid(x)\ny = Mul(x, s)"],
     ("SiLU", 2): ["m = Neg(x)\ne = Exp(m)\np = Add(e, 1.0)\ny = Div(x, p)"],
     ("SiLU", 3): ["b = Mul(x, 1.0)\ns = Sigmoid(b)\ny = Mul(x, s)"],

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
+from onnxtile.planning.offsets.exact_descent import as_arrays, groups, state_of
 from onnxtile.planning.offsets.exact_search import RestartSchedule, Runner, solve
-from onnxtile.planning.offsets.exact_state import as_arrays, groups, state_of
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, OptimalityProof, Placement, Problem
 from onnxtile.planning.planners import find_planner
 from onnxtile.planning.problem_plan import check, plan_buffers

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxtile.declare.plan_document import TransferTime
 from onnxtile.model.constants import Constants
 from onnxtile.planning.model_plan import PlanSettings
-from onnxtile.planning.movement import eviction
-from onnxtile.planning.movement.eviction import (
+from onnxtile.planning.movement import choice
+from onnxtile.planning.movement.choice import (
     Eviction,
     Gap,
     MovementProblem,
@@ -85,15 +85,15 @@ def test_a_choice_of_many_tensors_fits_and_is_not_below_the_bound(problem: Movem
 def test_a_search_without_an_end_in_sight_tries_only_so_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of forty tensors twenty must leave: the least sets of one step are more than can be tried."""
     tried = 0
-    after = eviction._EvictionWalk._after
+    after = choice._EvictionWalk._after
 
     def counted(*arguments: Any) -> Any:
         nonlocal tried
         tried += 1
         return after(*arguments)
 
-    monkeypatch.setattr(eviction, "_SETS", 500)
-    monkeypatch.setattr(eviction._EvictionWalk, "_after", counted)
+    monkeypatch.setattr(choice, "_SETS", 500)
+    monkeypatch.setattr(choice._EvictionWalk, "_after", counted)
     gaps = tuple(Gap(0, 2 + number % 3, 7 + number % 5, 9 - number % 4) for number in range(40))
     problem = MovementProblem((180, 170, 160, 90, 40), gaps)
     everything = Eviction(frozenset(range(40)), problem.cost(range(40)), exact=False)

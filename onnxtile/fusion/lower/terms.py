@@ -227,6 +227,8 @@ class Reader:
         known = [None if value is None else arrays.get(value) for value in node.inputs]
         if inner is not None and len(inner.inputs) == len(node.inputs) and None not in reads:
             return self.read(inner, [poly for poly in reads if poly is not None], known)
+        if node.op_type == "CastLike" and reads[0] is not None and value_of(reads[0]) is not None:
+            return [reads[0]]
         if node.op_type == "Cast" and reads[0] is not None:
             return [self._cast(node.attributes.get_int("to", 0), reads[0])]
         return [_operation(node, reads, known, i) for i in range(len(node.outputs))]

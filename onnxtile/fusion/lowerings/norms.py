@@ -91,7 +91,7 @@ def vector_along(what: str, constant: Argument | Literal, axis: int, rank: int, 
 
 
 def in_means(poly: Poly, dims: Dims | None, tolerance: float) -> Poly:
-    """Return `poly` with each sum over axes written as a mean; `dims` is the shape of the summed value.
+    """Return `poly` with each sum over axes, and each global average, written as a mean; `dims` is the shape of the summed value.
 
     A coefficient within `tolerance` of a whole number becomes it: 1 / n is rounded in the file. Raises NotLowered where `poly` grows
     too large.
@@ -117,6 +117,8 @@ class _Means:
         parts = list(operands(inner))
         if base[0] == "sum":
             return power(parts[0], exponent)
+        if base[:2] == ("GlobalAveragePool", "") and self._dims is not None:
+            return power(mean(tuple(range(2, len(self._dims))), parts[0]), exponent)
         count = self._count(inner)
         if count is None:
             return atom_power(inner, exponent)
@@ -203,7 +205,8 @@ def normalised(site: CallSite, operator: str, since: int) -> Replacement:
         raise NotLowered(f"it normalises over {_plural(norm.axes)} of {rank}, not over the last")
     kind, sizes = known_dtype(norm.x), norm.dims[first:] if is_last else norm.dims[first : first + 1]
     inputs: list[Operand] = []
-    for what, part in norm.parts(None if is_last else first, site.facts):
+    for what, given in norm.parts(None if is_last else first, site.facts):
+        part = _without_ones(what, given, len(sizes), site.facts)
         _require_vector(what, part, sizes, kind)
         if part is not None:
             inputs.append(part.value if isinstance(part, Argument) else part)
@@ -353,6 +356,16 @@ def _source(site: CallSite, x: Argument, parts: _NormTerms, narrowed: int) -> Ar
     if before.dtype != ir.DataType(narrowed):
         raise NotLowered("its input and its result are cast from and to different element types")
     return before
+
+
+def _without_ones(what: str, part: Part, rank: int, facts: LoweringFacts) -> Part:
+    """Return scale or bias with `rank` axes, where it has more, which are of length 1 and come first."""
+    shape = None if part is None else tuple(part.array.shape) if isinstance(part, Literal) else known_dims(part)
+    if part is None or shape is None or len(shape) <= rank or any(size != 1 for size in shape[:-rank]):
+        return part
+    array = part.array if isinstance(part, Literal) else facts.elements_of(part, f"its {what} is no constant")
+    dtype = part.dtype if isinstance(part, Literal) else known_dtype(part)
+    return Literal(np.ascontiguousarray(array).reshape(array.shape[-rank:]), dtype, what)
 
 
 def _require_vector(what: str, part: Part, sizes: Dims, dtype: ir.DataType) -> None:

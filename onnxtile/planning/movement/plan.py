@@ -25,14 +25,16 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.planning.layout import Layout, RulesInMemories
 from onnxtile.planning.model_plan import PlanSettings, facts_of, plan_model, set_up
-from onnxtile.planning.movement.eviction import (
+from onnxtile.planning.movement.choice import (
+    CopyEngine,
     Eviction,
     MovementProblem,
+    Timetable,
+    WantedCopy,
     choose_evictions,
     least_bytes,
     proved_evictions,
 )
-from onnxtile.planning.movement.timetable import KernelPlace, SlowTensors, Timetable, WantedCopy, timetable
 from onnxtile.planning.movement.uses import (
     RULES,
     CopyToWrite,
@@ -40,11 +42,12 @@ from onnxtile.planning.movement.uses import (
     GapOfTensor,
     Residence,
     TensorUses,
-    WideBounds,
     WrittenCopies,
+    any_order_bound,
+    parts_bound,
     without_marks,
 )
-from onnxtile.planning.offsets.memories import Memory, memories
+from onnxtile.planning.offsets.memories import Memory, SlowTensors, memories
 from onnxtile.planning.offsets.problem import OverCapacity, align
 from onnxtile.planning.orders import find_order, named
 from onnxtile.planning.result import CONSTANTS, OUTSIDE, MovementResult, PlanResult
@@ -295,13 +298,12 @@ class PlanWriter:
     states: frozenset[str] = frozenset()
 
     def timetable(self, choice: MovementChoice, speeds: Speeds | None, reserve: int | None) -> Timetable:
-        """Return when the copies of `choice` are made: see movement.timetable.
+        """Return when the copies of `choice` are made: see CopyEngine.
 
         Without speeds, all kernels take equally long, and together as long as the copies.
         """
         seconds, pace = self._pace(choice, speeds)
-        kernels = [KernelPlace(*kernel) for kernel in zip(seconds, choice.room, strict=True)]
-        return timetable(kernels, [copy.wanted for copy in choice.copies], pace, reserve)
+        return CopyEngine(seconds, choice.room, [copy.wanted for copy in choice.copies], pace, reserve).timetable()
 
     def _pace(self, choice: MovementChoice, speeds: Speeds | None) -> tuple[list[float], float]:
         """Return the seconds of the kernel at each place, and those to copy a byte."""
@@ -508,10 +510,11 @@ def plan_with_movement(
 
 def _bounds(choice: MovementChoice) -> dict[str, Any]:
     """Return the fewest bytes that any choice for the order of `choice` copies, as fields of a MovementResult."""
-    uses, wide, is_exact = choice.uses, WideBounds(choice.uses, choice.capacity), choice.eviction.exact
+    uses, is_exact = choice.uses, choice.eviction.exact
     least = choice.bytes if is_exact else uses.forced + uses.placed + (least_bytes(choice.problem) or 0)
     proof = "search" if is_exact else "relaxation"
-    return {"lower_bound": least, "bound": proof, "parts_bound": wide.parts, "any_order_bound": wide.any_order}
+    parts, any_order = parts_bound(uses, choice.capacity), any_order_bound(uses)
+    return {"lower_bound": least, "bound": proof, "parts_bound": parts, "any_order_bound": any_order}
 
 
 def _placed(writer: PlanWriter, choice: MovementChoice) -> tuple[MovementChoice, PlacedCopies]:

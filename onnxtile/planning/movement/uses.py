@@ -25,7 +25,7 @@ from onnxtile.model.functions import add_function
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_values, bodies_of, dependencies
 from onnxtile.planning.layout import NO_FIXED, Layout, RulesInMemories
-from onnxtile.planning.movement.eviction import Gap, MovementProblem, least_bytes
+from onnxtile.planning.movement.choice import Gap, MovementProblem, least_bytes
 from onnxtile.planning.offsets.problem import align
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
@@ -605,49 +605,45 @@ ElementBox: TypeAlias = "tuple[tuple[int, int], ...]"
 _MOST_CELLS = 1 << 16
 
 
-@dataclass(frozen=True)
-class WideBounds:
-    """The bounds for the order of `uses` and a fast memory of `capacity` bytes, and for any order."""
+def any_order_bound(uses: TensorUses) -> int:
+    """Return the bytes that every plan of every order copies."""
+    uses = replace(uses, cuts_inputs=True)
+    read = [tensor for tensor in (*uses.inputs, *uses.weights) if tensor in uses.reads]
+    sliced_inputs: dict[int, list[GraphKernel]] = {}
+    for kernel in (uses.graph.kernels[number] for number in uses.part_copies):
+        sliced_inputs.setdefault(kernel.operands[0], []).append(kernel)
+    parts = (_bytes_read(tensor, kernels, uses) for tensor, kernels in sliced_inputs.items())
+    return sum(map(uses.bytes, (*read, *uses.outputs))) + sum(parts)
 
-    uses: TensorUses
-    capacity: int
 
-    @cached_property
-    def any_order(self) -> int:
-        """The bytes that every plan of every order copies."""
-        uses = replace(self.uses, cuts_inputs=True)
-        read = [tensor for tensor in (*uses.inputs, *uses.weights) if tensor in uses.reads]
-        sliced_inputs: dict[int, list[GraphKernel]] = {}
-        for kernel in (uses.graph.kernels[number] for number in uses.part_copies):
-            sliced_inputs.setdefault(kernel.operands[0], []).append(kernel)
-        parts = (self._bytes_read(tensor, kernels) for tensor, kernels in sliced_inputs.items())
-        return sum(map(uses.bytes, (*read, *uses.outputs))) + sum(parts)
+def parts_bound(uses: TensorUses, capacity: int) -> int:
+    """Return the bytes that every plan of the order of `uses` copies into and out of a fast memory of `capacity` bytes.
 
-    @cached_property
-    def parts(self) -> int:
-        """The bytes that every plan of this order copies, also where any bytes of a tensor stay and the others leave."""
-        # An input that is cut needs no bytes of its own, so the bound holds for inputs as a whole, too.
-        problem = replace(self.uses, cuts_inputs=True).problem(self.capacity)
-        gaps = tuple(replace(gap, size=gap.loaded) for gap in problem.gaps if gap.loaded)
-        return (
-            self.any_order + self.uses.placed + (least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0)
-        )
+    Any bytes of a tensor may stay there, and the others leave.
+    """
+    # An input that is cut needs no bytes of its own, so the bound holds for inputs as a whole, too.
+    problem = replace(uses, cuts_inputs=True).problem(capacity)
+    gaps = tuple(replace(gap, size=gap.loaded) for gap in problem.gaps if gap.loaded)
+    between = least_bytes(MovementProblem(problem.free, gaps, problem.stores)) or 0
+    return any_order_bound(uses) + uses.placed + between
 
-    def _bytes_read(self, tensor: int, kernels: Sequence[GraphKernel]) -> int:
-        """Return the bytes of the input `tensor` that the Slices `kernels` read, at least."""
-        dims = self.uses.graph.tensors[tensor].dims
-        boxes = [box for kernel in kernels if (box := self._box(kernel)) is not None]
-        if dims is None or len(boxes) < len(kernels):
-            return max(self.uses.bytes(kernel.makes[0]) for kernel in kernels)
-        total = math.prod(dims)
-        return self.uses.bytes(tensor) * covered(boxes) // total if total else 0
 
-    def _box(self, kernel: GraphKernel) -> ElementBox | None:
-        """Return the elements that a Slice reads; None where its steps are not all 1, or its bounds not known."""
-        lengths = self.uses.graph.tensors[kernel.makes[0]].dims
-        for _, starts in sliced(kernel.node, self.uses.facts) if lengths is not None else ():
-            return tuple((start, start + length) for start, length in zip(starts, lengths or (), strict=True))
-        return None
+def _bytes_read(tensor: int, kernels: Sequence[GraphKernel], uses: TensorUses) -> int:
+    """Return the bytes of the input `tensor` that the Slices `kernels` read, at least."""
+    dims = uses.graph.tensors[tensor].dims
+    boxes = [box for kernel in kernels if (box := _box(kernel, uses)) is not None]
+    if dims is None or len(boxes) < len(kernels):
+        return max(uses.bytes(kernel.makes[0]) for kernel in kernels)
+    total = math.prod(dims)
+    return uses.bytes(tensor) * covered(boxes) // total if total else 0
+
+
+def _box(kernel: GraphKernel, uses: TensorUses) -> ElementBox | None:
+    """Return the elements that a Slice reads; None where its steps are not all 1, or its bounds not known."""
+    lengths = uses.graph.tensors[kernel.makes[0]].dims
+    for _, starts in sliced(kernel.node, uses.facts) if lengths is not None else ():
+        return tuple((start, start + length) for start, length in zip(starts, lengths or (), strict=True))
+    return None
 
 
 def covered(boxes: Sequence[ElementBox]) -> int:

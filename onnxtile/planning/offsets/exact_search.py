@@ -11,8 +11,15 @@ from typing import ClassVar
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import exact_descent as descent
 from onnxtile.planning.offsets.effort import Effort, SearchBudget
-from onnxtile.planning.offsets.exact_descent import IMPOSSIBLE, SOLVED
-from onnxtile.planning.offsets.exact_state import SearchState, as_arrays, grain_of, groups, state_of
+from onnxtile.planning.offsets.exact_descent import (
+    IMPOSSIBLE,
+    SOLVED,
+    SearchState,
+    as_arrays,
+    grain_of,
+    groups,
+    state_of,
+)
 from onnxtile.planning.offsets.problem import Ended, OptimalityProof, Placement, Problem
 from onnxtile.system.dataclass import dataclass
 

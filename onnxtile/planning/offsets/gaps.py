@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from onnxtile.kernels.kernel_graph import Ints, distinct, live_sums
+from onnxtile.kernels.kernel_graph import Ints, distinct, fullest, live_sums
 from onnxtile.planning.offsets.effort import SearchBudget
 from onnxtile.planning.offsets.problem import Buffer, Problem, size_of
 from onnxtile.system.dataclass import dataclass
@@ -41,6 +41,30 @@ class LiveIndex:
         numbers: Ints = self._order[first:last][self._deaths[first:last] > lower]
         return numbers
 
+
+class PartConflicts(NamedTuple):
+    """The parts in conflict with those of one buffer: their owners, and the offsets between which the two overlap.
+
+    A buffer at offset x overlaps a part whose owner lies at y where y + `low` < x < y + `high`.
+    """
+
+    owner: Ints
+    low: Ints
+    high: Ints
+
+    @classmethod
+    def of_buffer(cls, i: int, problem: Problem, index: LiveIndex, further: Ints) -> PartConflicts:
+        """Return the parts of `problem`, in the `index`, that are live with those of buffer `i`, and the parts `further`."""
+        parts, near, own_parts = problem.parts, [], []
+        for part in range(parts.first[i], parts.first[i + 1]):
+            met = index.met(parts.lower[part], parts.upper[part])
+            near.append(np.concatenate((met[parts.owner[met] != i], further)))
+            own_parts.append(np.full(len(near[-1]), part))
+        others, mine = np.concatenate(near), np.concatenate(own_parts)
+        return cls(parts.owner[others], parts.start[others] - parts.end[mine], parts.end[others] - parts.start[mine])
+
+
+_NO_PARTS: Ints = np.zeros(0, np.int64)
 
 Choose = Callable[[Ints], int]
 """Given the room in each gap in bytes (negative: too small), lowest gap first, returns the index of the gap to take; -1 is the space
@@ -86,7 +110,7 @@ class Fitter:
         self._problem = problem
         self._index = LiveIndex(problem.parts.lower, problem.parts.upper)
         self._extra_conflicts = {i: np.array(others, np.int64) for i, others in problem.extra_conflicts.items()}
-        self._barred: dict[int, tuple[Ints, Ints, Ints]] = {}
+        self._barred: dict[int, PartConflicts] = {}
         self._left = _KEPT
 
     def place(self, order: Sequence[int], choose: Choose) -> list[int]:
@@ -124,21 +148,10 @@ class Fitter:
             candidates = (candidates + alignment - 1) & -alignment
         return int(candidates[choose(low - candidates[:-1])])
 
-    def _barred_by(self, i: int) -> tuple[Ints, Ints, Ints]:
-        """Return the open intervals of offsets in which a part of buffer `i` would overlap one of another buffer at offset 0.
-
-        Each has the number of the other buffer, and its ends.
-        """
-        parts, near, own_parts = self._problem.parts, [], []
-        for part in range(parts.first[i], parts.first[i + 1]):
-            met = self._index.met(parts.lower[part], parts.upper[part])
-            if i in self._extra_conflicts:
-                met = np.concatenate((met, self._extra_conflicts[i]))
-            near.append(met)
-            own_parts.append(np.full(len(met), part))
-        others, mine = np.concatenate(near), np.concatenate(own_parts)
-        barred = (parts.owner[others], parts.start[others] - parts.end[mine], parts.end[others] - parts.start[mine])
-        self._left -= len(others)
+    def _barred_by(self, i: int) -> PartConflicts:
+        """Return the parts in conflict with those of buffer `i`, and keep them while they are few enough."""
+        barred = PartConflicts.of_buffer(i, self._problem, self._index, self._extra_conflicts.get(i, _NO_PARTS))
+        self._left -= len(barred.owner)
         if self._left >= 0:
             self._barred[i] = barred
         return barred
@@ -179,38 +192,12 @@ def by_birth(problem: Problem) -> list[int]:
 
 def by_breadth(problem: Problem) -> list[int]:
     """Return the buffers of the step with the most live bytes first, then those of the next fullest, in each step by size."""
-    buffers, parts = problem.buffers, problem.parts
-    steps = sorted({*parts.lower.tolist(), *(b.lower for b in buffers)})
-    breadth = [0] * (len(steps) + 1)
-    spans = [(bisect_left(steps, b.lower), bisect_left(steps, b.upper)) for b in buffers]
-    for size, lower, upper in zip(
-        (parts.end - parts.start).tolist(), parts.lower.tolist(), parts.upper.tolist(), strict=True
-    ):
-        breadth[bisect_left(steps, lower)] += size
-        breadth[bisect_left(steps, upper)] -= size
-    for k in range(1, len(breadth)):
-        breadth[k] += breadth[k - 1]
-    widest = _range_maximum(breadth)
-    return sorted(
-        range(len(buffers)), key=lambda i: (-widest(*spans[i]), -buffers[i].size, buffers[i].lower, buffers[i].name)
-    )
-
-
-class _range_maximum:  # noqa: N801 - used as a function
-    """The maximum of a range of numbers, by tables of powers of two."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self._tables = [numbers]
-        width = 1
-        while 2 * width <= len(numbers):
-            last = self._tables[-1]
-            self._tables.append([max(a, b) for a, b in zip(last, last[width:], strict=False)])
-            width *= 2
-
-    def __call__(self, first: int, end: int) -> int:
-        level = (end - first).bit_length() - 1
-        table = self._tables[level]
-        return max(table[first], table[end - (1 << level)])
+    buffers, parts, (lower, upper) = problem.buffers, problem.parts, problem.live_ranges
+    steps = distinct(np.concatenate((parts.lower, lower)))
+    begin, end = (np.searchsorted(steps, ends) for ends in (parts.lower, parts.upper))
+    live = live_sums(begin, end, parts.end - parts.start, len(steps))
+    widest = fullest(live, np.searchsorted(steps, lower), np.searchsorted(steps, upper)).tolist()
+    return sorted(range(len(buffers)), key=lambda i: (-widest[i], -buffers[i].size, buffers[i].lower, buffers[i].name))
 
 
 # Places buffers with outlines in rounds: buffers that ended too high are placed earlier in the next round.
@@ -289,17 +276,6 @@ _FINE = 400
 """The search ends where the arena exceeds the largest target that was not met by no more than one in so many bytes of the lower bound."""
 
 
-class PartConflicts(NamedTuple):
-    """The parts in conflict with those of one buffer: their owners, and the offsets between which the two overlap.
-
-    A buffer at offset x overlaps a part whose owner lies at y where y + `low` < x < y + `high`.
-    """
-
-    owner: Ints
-    low: Ints
-    high: Ints
-
-
 class EjectionSearch:
     """Lowers the offsets of a problem without pins, and without conflicts between buffers whose live ranges do not meet."""
 
@@ -317,15 +293,15 @@ class EjectionSearch:
     def lowered(self, offsets: Sequence[int], budget: SearchBudget, enough: int = 0) -> tuple[int, ...]:
         """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
 
-        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity first,
-        where it may still be met.
+        Targets between the lower bound and the arena are tried by bisection, until one of `enough` bytes is reached; the capacity, or
+        these, first, where they may still be met.
         """
         problem, best = self._problem, tuple(offsets)
         low, high, left = problem.lower_bound, size_of(problem, best), _MOST
-        capacity = problem.capacity
+        wanted = enough if problem.capacity is None else problem.capacity
         while left > 0 and budget.is_left and high > enough and (high - low) * _FINE > problem.lower_bound:
-            is_wanted = capacity is not None and low <= capacity < high
-            target = capacity if is_wanted and capacity is not None else (low + high) // 2
+            is_wanted = low <= wanted < high
+            target = wanted if is_wanted else (low + high) // 2
             lower, moves = self._below(target, best, left if is_wanted else -(-left // 2), budget)
             left -= moves
             if lower is None:
@@ -345,7 +321,9 @@ class EjectionSearch:
         moves = 0
         while waiting and moves < most and budget.is_left:
             buffer = waiting.pop()
-            near = self._conflicts(buffer)
+            if buffer not in self._known:
+                self._known[buffer] = PartConflicts.of_buffer(buffer, self._problem, self._index, _NO_PARTS)
+            near = self._known[buffer]
             budget.take(STEPS_OF_A_MOVE + len(near.owner) // 20)
             moves += 1
             placement = self._place(buffer, near, target, offsets, is_placed, tries, generator)
@@ -383,18 +361,6 @@ class EjectionSearch:
         least = (costs == costs.min()).nonzero()[0]
         offset = int(choices[least[int(generator.random() * len(least))]])
         return offset, sorted(set(owner[(low < offset) & (offset < high)].tolist()))
-
-    def _conflicts(self, buffer: int) -> PartConflicts:
-        if buffer not in self._known:
-            parts, bounds = self._problem.parts, []
-            for part in range(parts.first[buffer], parts.first[buffer + 1]):
-                near = self._index.met(parts.lower[part], parts.upper[part])
-                near = near[parts.owner[near] != buffer]
-                bounds.append(
-                    (parts.owner[near], parts.start[near] - parts.end[part], parts.end[near] - parts.start[part])
-                )
-            self._known[buffer] = PartConflicts(*map(np.concatenate, zip(*bounds, strict=True)))
-        return self._known[buffer]
 
 
 def _overlapping(choices: Ints, low: Ints, high: Ints, worth: Ints) -> Ints:

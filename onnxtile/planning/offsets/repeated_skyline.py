@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from onnxtile.kernels.kernel_graph import Ints
+from onnxtile.kernels.kernel_graph import Ints, fullest
 from onnxtile.planning.offsets import effort as compiled
 from onnxtile.planning.offsets import skyline
 from onnxtile.planning.offsets.problem import Problem
@@ -51,7 +51,7 @@ class Start:
         duration, size, live = (
             strip.upper - strip.lower,
             strip.size / strip.size.max(),
-            strip.fullest() / strip.live.max(),
+            fullest(strip.live, strip.lower, strip.upper) / strip.live.max(),
         )
         keys: Floats = duration**self.duration * size**self.size * live**self.live
         return keys

@@ -67,17 +67,6 @@ class Strip:
         earliest = np.minimum.accumulate(self.upper[::-1])[::-1]
         return np.append(earliest, len(self.live) + 1)[self.first]
 
-    def fullest(self) -> Ints:
-        """Return for each buffer the most live bytes in a section of its live range, itself included."""
-        fullest = np.zeros(len(self.number), np.int64)
-        table, width = self.live, 1
-        length = self.upper - self.lower
-        while len(fullest) and width <= int(length.max()):
-            fits = (length >= width) & (length < 2 * width)
-            fullest[fits] = np.maximum(table[self.lower[fits]], table[self.upper[fits] - width])
-            table, width = np.maximum(table[:-width], table[width:]), 2 * width
-        return fullest
-
     def offsets(self, placed: Ints, count: int) -> list[int]:
         """Return the offsets `placed` of the strip as offsets of the `count` buffers of the problem."""
         every = np.zeros(count, np.int64)

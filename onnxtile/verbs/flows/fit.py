@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -383,6 +384,7 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     it is, or nearly so. Where a floor shows that none fits, the model stays as it is.
     """
     best: WrittenSchedule | None = None
+    winner: FitAttempts | None = None
     is_cut_short, prices = False, subject.prices
     least = wanted.capacity, prices
     base = unblocked_subject(subject)
@@ -401,11 +403,14 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     for tries in chain(last, forms) if is_last_worth else chain(forms, last):
         if best is not None and best.fits(wanted.capacity):
             break
-        best = _better(best, tries.result(), *least)
+        better = _better(best, tries.result(below=sys.maxsize if best is None else best.least_known), *least)
+        if better is not best:
+            best, winner = better, tries
         is_cut_short |= tries.subject.regions.is_cut_short
         if wanted.is_late or (tries is forms[-1] and best is not None and best.least_known <= _NEAR * floor.bytes):
             break
-    return best and replace(best.settled, floor=floor.bytes), is_cut_short
+    settled = best if best is None else best.settled if winner is None else winner.settled(best)
+    return settled and replace(settled, floor=floor.bytes), is_cut_short
 
 
 def _attempts_on(form: FitSubject, wanted: FitTarget) -> FitAttempts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -136,10 +137,8 @@ _FULLY_PLANNED = 500
 
 `plan` may find a smaller arena for these.
 """
-_MANY, _NEAR = 1_500, 1.05
-"""Nodes above which more effort seldom lets buffers fit that take more than this multiple of the capacity."""
 _STEPS = 500_000
-"""The steps for an order of more buffers than nodes are planned in full: further ones seldom lower its arena."""
+"""The steps for a plan of more buffers than nodes are planned in full: further ones seldom lower its arena."""
 _ORDER_STEPS = 20_000
 """The steps for other orders of what fits a capacity: further ones raise the bound of all orders, and seldom lower the arena."""
 _ROUGHLY = replace(LEVELS["low"], steps=50_000)
@@ -195,19 +194,11 @@ class WrittenSchedule:
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The offsets in the order in which it is written: with little effort where more nodes, or a plan in full, may need no more.
+        """The offsets in the order in which it is written: with little effort where that is planned after it, or has many buffers.
 
         It is written before only where it is edited then.
         """
-        return self._placed_here(LEVELS["low"] if self.is_small or self._is_placed_twice else NORMAL)
-
-    @property
-    def _is_placed_twice(self) -> bool:
-        """Whether it is placed with little effort first, which is enough where it takes much more than the capacity."""
-        return self.schedule.nodes > _MANY and self.subject.capacity is not None
-
-    def _placed_here(self, effort: Effort) -> Allocation:
-        effort = replace(effort, enough=self.subject.capacity or 0)
+        effort = replace(LEVELS["low"] if self.is_small else NORMAL, enough=self.subject.capacity or 0)
         return self.placed(self.subject.settings, self.subject.regions, effort)
 
     def placed_with(self, settings: PlanSettings) -> Allocation:
@@ -220,16 +211,21 @@ class WrittenSchedule:
         if self.subject.edits_pieces:
             return quick_allocation(self.written.opened.unfolded, settings)
         problem = placing_problem(regions, self.schedule)
-        return allocate(problem, memories(None), find_planner(settings.planner), _for_order_of(problem, effort))
+        effort = effort.stages[0] if _has_many(problem) else effort
+        return allocate(problem, memories(None), find_planner(settings.planner), effort)
 
     @property
     def settled(self) -> WrittenSchedule:
-        """The same, written and planned."""
-        return replace(self, written_known=self.written, plan_known=self.planned)
+        """The same, written and planned: few nodes that do not fit a capacity as `plan` plans them, since another order may take less."""
+        planned, capacity = self.planned, self.subject.capacity or 0
+        if self.plan_known is None and self.is_small and planned.plan.arena_size > capacity:
+            effort = replace(self.subject.settings.effort, enough=capacity)
+            planned = planned_model(self.written.opened, replace(self.subject.settings, effort=effort))
+        return replace(self, written_known=self.written, plan_known=planned)
 
     @cached_property
     def planned(self) -> ModelPlan:
-        """The plan of the model, which has passed the check: as `plan` makes it with its defaults, or with little effort."""
+        """The plan of the model, which has passed the check."""
         if self.plan_known is None:
             self.subject.options.progress("planning")
             return planned_model(self.written.opened, self._settings)
@@ -237,18 +233,17 @@ class WrittenSchedule:
 
     @property
     def _settings(self) -> PlanSettings:
-        """The settings of its plan: few nodes are planned in full, since in another order, fewer bytes may live at once; with little
-        effort where they fit a capacity as they were placed.
+        """The settings of its plan: in other orders where few nodes fit a capacity as they were placed, else in its own, until it fits.
 
-        Many nodes are planned in their order, until they fit.
+        Little effort is for few nodes, which may be planned in full after that.
         """
         settings, capacity = self.subject.settings, self.subject.capacity or 0
-        if not self.is_small:
-            effort = _for_order_of(self.allocation.arenas[0].problem, settings.effort)
-            settings = replace(settings, order="model", order_steps=0, effort=effort)
-        elif self.arena <= capacity:
+        if self.is_small and self.arena <= capacity:
             return replace(settings, order_steps=_ORDER_STEPS, effort=LEVELS["low"])
-        return replace(settings, effort=replace(settings.effort, enough=capacity))
+        effort = settings.effort
+        if self.is_small or _has_many(self.allocation.arenas[0].problem):
+            effort = replace(effort, steps=min(effort.steps, LEVELS["low"].steps if self.is_small else _STEPS))
+        return replace(settings, order="model", order_steps=0, effort=replace(effort, enough=capacity))
 
     @property
     def _counted_nodes(self) -> int:
@@ -260,27 +255,15 @@ class WrittenSchedule:
         """Whether it has so few nodes that it is planned in full."""
         return self._counted_nodes <= _FULLY_PLANNED
 
-    @cached_property
-    def closer(self) -> Allocation:
-        """The offsets in the order in which it is written, placed with the effort of a plan."""
-        return self._placed_here(NORMAL) if self._is_placed_twice else self.allocation
-
     def fits_planned(self, capacity: int) -> bool:
-        """Return whether its plan is within a capacity; it is only made where its buffers could be placed so, or in another order."""
-        return self.arena_for(capacity) <= capacity and self.plan.arena_size <= capacity
-
-    def arena_for(self, capacity: int) -> int:
-        """Return the bytes of the arena with the effort that may let it fit a capacity: many nodes far above it get little."""
-        is_near = self.schedule.nodes <= _MANY or self.arena <= _NEAR * capacity
-        return self.least_arena if is_near else self.arena
+        """Return whether its plan is within a capacity; it is only made where its buffers could be placed so."""
+        return self.least_arena <= capacity and self.plan.arena_size <= capacity
 
     @cached_property
     def least_arena(self) -> int:
-        """The bytes of the arena with all the effort that a capacity below it would get."""
-        capacity = self.subject.capacity or 0
-        if self.arena <= max(self.peak, capacity):
-            return self.arena
-        return min(self.arena, self.plan.arena_size if self.is_small else self.closer.size)
+        """The bytes of the arena with all the effort that a capacity below it would get in its search."""
+        is_least = self.arena <= max(self.peak, self.subject.capacity or 0)
+        return self.arena if is_least or not self.is_small else min(self.arena, self.plan.arena_size)
 
     @property
     def plan(self) -> PlanResult:
@@ -339,9 +322,9 @@ class WrittenSchedule:
         return replace(self, written_known=replace(self.written, model=moved.model), plan_known=planned)
 
 
-def _for_order_of(problem: Problem, effort: Effort) -> Effort:
-    """Return the effort for the buffers of one order: the exact search does better at few of them, and gets more steps there."""
-    return effort if len(problem.buffers) <= _FULLY_PLANNED else replace(effort, steps=min(effort.steps, _STEPS))
+def _has_many(problem: Problem) -> bool:
+    """Return whether a problem has so many buffers that more effort seldom lowers its arena."""
+    return len(problem.buffers) > _FULLY_PLANNED
 
 
 def cost(schedule: FitSchedule, plan: PlanResult, nodes: int) -> ModelCost:
@@ -461,8 +444,8 @@ class FitAttempts:
         self._ways: dict[int | None, tuple[Descent, WrittenSchedule | None]] = {}
         """By the bound of nodes, the way down, and the schedule that fits without going the whole of it."""
 
-    def result(self, *, goes_down: bool = True) -> WrittenSchedule | None:
-        """Return the schedule whose arena fits; else the one with the smallest arena; None over the bound of nodes.
+    def result(self, *, goes_down: bool = True, below: int = sys.maxsize) -> WrittenSchedule | None:
+        """Return the schedule whose arena fits; else the one with the smallest arena, if `below` a size; None over the bound of nodes.
 
         Without `goes_down`, only schedules within the capacity are looked for, and None is returned where none fits.
         """
@@ -480,7 +463,7 @@ class FitAttempts:
             way, best = self._ways[wanted.nodes]
             if best is None and not goes_down:
                 return None
-            best = best or self._smallest(way, most)
+            best = best or self._smallest(way, most, below)
             # One kernel of the search may stand for several nodes: a quantised island does.
             more = 0 if wanted.nodes is None or best is None else best.nodes - (self.wanted.nodes or 0)
             if more <= 0:
@@ -507,15 +490,15 @@ class FitAttempts:
             draft = self._draft(schedule)
             if draft.fits_planned(capacity):
                 return draft
-            room = min(schedule.peak - 1, room + capacity - draft.arena_for(capacity))
+            room = min(schedule.peak - 1, room + capacity - draft.least_arena)
         return None
 
-    def _smallest(self, way: Descent, most: int) -> WrittenSchedule | None:
-        """Return the quickest of all points that fits the capacity; else the schedule with the smallest arena.
+    def _smallest(self, way: Descent, most: int, below: int) -> WrittenSchedule | None:
+        """Return the quickest of all points that fits the capacity; else the schedule with the smallest arena `below` a size, if any.
 
         Points whose peaks are above the arena of another are not tried for it. Then nothing is found that fits a capacity below it.
         """
-        points, best = way.all_points(), None
+        points, best = way.all_points(below - 1), None
         if self.capacity is not None:
             within = sorted((point for point in points if point.peak <= (self.capacity or 0)), key=way.price)
             drafts = map(self._draft, islice(within, most))
@@ -523,13 +506,23 @@ class FitAttempts:
             if best is not None:
                 return best
         for point in sorted(points, key=lambda point: point.peak):
-            if best is not None and point.peak >= best.least_arena:
+            if point.peak >= below:
                 break
             draft = self._draft(point)
-            if best is None or draft.least_arena < best.least_arena:
-                best = draft
-        while best is not None and (smaller := self._quickest(way, best.least_arena - 1, most)) is not None:
-            best = smaller
+            if draft.least_arena < below:
+                best, below = draft, draft.least_arena
+        while (smaller := self._quickest(way, below - 1, most)) is not None:
+            best, below = smaller, smaller.least_known
+        return best
+
+    def settled(self, best: WrittenSchedule) -> WrittenSchedule:
+        """Return the best schedule as it is settled; where that does not fit, one below it, as long as such are found."""
+        way, most, best = self._ways[self.wanted.nodes][0], attempts(self.subject.kernels), best.settled
+        while self.wanted.nodes is None and not best.fits(self.capacity):
+            smaller = self._quickest(way, best.least_known - 1, most)
+            if smaller is None:
+                break
+            best = smaller.settled
         return best
 
     def _draft(self, point: FitSchedule) -> WrittenSchedule:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from onnxtile.declare.verb import Outcome, VerbResult, declared, narrowed
-from onnxtile.deployment.micro_run import is_installed, micro_runs, scratch_bytes
+from onnxtile.deployment.micro_proof import is_installed, micro_runs, require_sound, scratch_bytes
 from onnxtile.deployment.tflite_model import ONLINE, MicroGraph, read_tflite, with_offsets
 from onnxtile.deployment.tflite_plan import UNIT, MicroProblem, plan_rows, problem_of
-from onnxtile.deployment.tflite_replay import require_sound
 from onnxtile.planning.offsets.problem import require_alignment
 from onnxtile.planning.problem_plan import plan_buffers, read_problem
 from onnxtile.planning.result import PlanResult

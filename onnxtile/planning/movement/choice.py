@@ -1,4 +1,4 @@
-"""Chooses the tensors that leave the fast memory between two uses, so that the fewest bytes are copied.
+"""Chooses the tensors that leave the fast memory between two uses, so that the fewest bytes are copied, and when copies start.
 
 The steps are walked in order. In a step without room for all tensors, every least set of tensors that makes room is tried. Of two ways
 to the same step, one is dropped if it has copied no fewer bytes, and has neither freed nor stored more. The choice is exact unless the
@@ -7,13 +7,13 @@ number of ways is cut. Belady (A study of replacement algorithms, 1966) is the c
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate, islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -371,3 +371,167 @@ def _without_needless(problem: MovementProblem, evicted: set[int]) -> set[int]:
             for step in steps:
                 held[step] += gap.size
     return evicted
+
+
+# When copies start: as early as their bytes are there, room for them is free, and the one engine that copies is idle.
+#
+# Kernels run in their order beside the engine. When the engine is idle, it takes the copy that is needed first of those that can start. A
+# copy to the fast memory can start where there is room for its bytes until a kernel reads them. So successive
+# weights use the room in turn, as in a ring buffer. Room is counted in sums of bytes; offsets come later.
+
+
+_CANDIDATES = 1_000
+"""The most copies that are looked at for the next one."""
+
+
+class WantedCopy(NamedTuple):
+    """A copy of `copied` bytes into the fast memory (a load) or out of it.
+
+    It takes `size` bytes of the fast memory: a load from its start, a store up to its end. It starts after the kernel at the place `after`
+    (-1: at once), and after the copy numbered `source`, if any. The kernel at the place `before` comes after it; it waits for a load.
+    """
+
+    is_load: bool
+    size: int
+    copied: int
+    after: int
+    before: int | None
+    source: int | None = None
+
+
+@dataclass
+class Timetable:
+    """By place, the numbers of the copies that are made beside its kernel or right before it, in the order of the engine.
+
+    The place after the last kernel has those that are made afterwards. `held` has for stores the last place whose kernel starts before
+    they end.
+    """
+
+    copies: dict[int, list[int]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+
+
+class CopyEngine:
+    """The engine that makes the copies `wanted` beside the kernels of a schedule, which take so many `seconds` at each place.
+
+    `room` has the bytes that the needs of each kernel and waiting tensors leave. `reserve` bytes of it stay free of early copies; with
+    None, none is early.
+    """
+
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        room: Sequence[int],
+        wanted: Sequence[WantedCopy],
+        seconds_per_byte: float,
+        reserve: int | None,
+    ) -> None:
+        self._seconds, self._wanted, self._pace, self._reserve = seconds, wanted, seconds_per_byte, reserve
+        self._room = list(room)
+        self._table = Timetable()
+        self._ends: dict[int, float] = {}
+        self._idle_at = self._clock = 0.0
+        self._loads = sorted((n for n, copy in enumerate(wanted) if copy.is_load), key=self._needed)
+        self._due: dict[int, list[int]] = {}
+        self._ready: dict[int, list[int]] = {}
+        for number, copy in enumerate(wanted):
+            if copy.before is not None:
+                self._due.setdefault(copy.before, []).append(number)
+            if not copy.is_load:
+                self._ready.setdefault(copy.after, []).append(number)
+        self._stores: list[int] = []
+        self._open: list[tuple[float, int]] = []
+        """Stores that may not have ended, by their ends."""
+
+    def _needed(self, number: int) -> tuple[int, int]:
+        before = self._wanted[number].before
+        return len(self._seconds) if before is None else before, number
+
+    def timetable(self) -> Timetable:
+        """Return when the copies are made."""
+        for position in range(len(self._seconds)):
+            self._run(position)
+        for number in list(self._stores):
+            self._issue(number, len(self._seconds), self._clock)
+        return self._table
+
+    def _run(self, position: int) -> None:
+        """Run the kernel at `position`, with the copies that it waits for, and those that are made beside it."""
+        start = self._with_room(position)
+        for number in self._due.get(position, ()):
+            if number not in self._ends:
+                self._issue(number, position, start)
+        loads = (number for number in self._due.get(position, ()) if self._wanted[number].is_load)
+        start = max((start, *(self._ends[number] for number in loads)))
+        self._hold(position, start)
+        self._clock = start + self._seconds[position]
+        while (
+            self._reserve is not None and self._idle_at < self._clock and (chosen := self._next(position)) is not None
+        ):
+            self._issue(chosen, position, start)
+        self._stores += self._ready.get(position, ())
+
+    def _with_room(self, position: int) -> float:
+        """Return when the stores that are not done leave room for the kernel at `position`; those in its way are made first."""
+        start = self._clock
+        self._open = [(end, number) for end, number in self._open if end > start]
+        taken = sum(self._wanted[number].size for _, number in self._open)
+        taken += sum(self._wanted[number].size for number in self._stores)
+        while taken > self._room[position] or (self._reserve is None and self._stores):
+            if not self._open:
+                self._issue(self._stores[0], position, start)
+            end, number = self._open.pop(0)
+            start = max(start, end)
+            taken -= self._wanted[number].size
+        return start
+
+    def _hold(self, position: int, start: float) -> None:
+        """Take room beside the kernel at `position` for the stores that have not ended when it starts."""
+        self._open = [(end, number) for end, number in self._open if end > start]
+        for number in (*(number for _, number in self._open), *self._stores):
+            self._room[position] -= self._wanted[number].size
+            self._table.held[number] = position
+
+    def _issue(self, number: int, position: int, earliest: float) -> None:
+        copy = self._wanted[number]
+        if copy.source is not None and copy.source not in self._ends:
+            self._issue(copy.source, position, earliest)
+        end = max(self._idle_at, earliest) + copy.copied * self._pace
+        self._idle_at = self._ends[number] = end
+        self._table.copies.setdefault(position, []).append(number)
+        if not copy.is_load:
+            self._stores.remove(number)
+            insort(self._open, (end, number))
+            return
+        self._loads.remove(number)
+        for held in range(position, self._needed(number)[0]):
+            self._room[held] -= copy.size
+
+    def _next(self, position: int) -> int | None:
+        """Return the copy to make beside the kernel at `position`: a load for the next one, a store, or another load; None for none."""
+        load = self._next_load(position)
+        is_urgent = load is not None and self._wanted[load].before == position + 1
+        if self._stores and not (is_urgent and self._has_room_for_store(position + 1)):
+            return self._stores[0]
+        return load
+
+    def _has_room_for_store(self, position: int) -> bool:
+        """Return whether the first store may still run beside the kernel at `position`."""
+        return position < len(self._room) and self._room[position] >= self._wanted[self._stores[0]].size
+
+    def _next_load(self, position: int) -> int | None:
+        assert self._reserve is not None
+        room, seen = self._room[position] - self._reserve, position
+        for number in self._loads[:_CANDIDATES]:
+            size, before = self._wanted[number].size, self._needed(number)[0]
+            room = min((room, *(self._room[held] - self._reserve for held in range(seen + 1, before))))
+            seen = max(seen, before - 1)
+            if room <= 0:
+                return None
+            if size <= room and self._can_start(number, position):
+                return number
+        return None
+
+    def _can_start(self, number: int, position: int) -> bool:
+        copy = self._wanted[number]
+        return copy.after < position and (copy.source is None or copy.source in self._ends)
