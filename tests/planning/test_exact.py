@@ -182,9 +182,7 @@ def test_what_is_left_of_the_pieces_fits(seed: int) -> None:
     assert solved(pieces(80, seed, 500, 0.03), 10**7)[0].size <= 500
 
 
-@pytest.mark.parametrize(
-    ("count", "missing", "seed"), [pytest.param(200, 0.03, 1, marks=pytest.mark.slow), (200, 0.15, 2), (300, 0.15, 1)]
-)
+@pytest.mark.parametrize(("count", "missing", "seed"), [(200, 0.03, 1), (200, 0.15, 2), (300, 0.15, 1)])
 def test_a_bare_problem_comes_near_to_its_bound_without_a_capacity(count: int, missing: float, seed: int) -> None:
     """The heuristics and the steps of the normal effort alone end 10 to 29 % above the bound."""
     if not compiled.is_available():
