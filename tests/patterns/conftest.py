@@ -82,9 +82,9 @@ class Tiny:
 
     @staticmethod
     def turned(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-        """Yield `model` as it is, with the operands of each second Add or Mul exchanged, and with those of all exchanged."""
+        """Yield `model` as it is, with the operands of each second Add or Mul exchanged, from the first or the second on, and of all."""
         places = [i for i, node in enumerate(model.graph.node) if node.op_type in _COMMUTATIVE]
-        for chosen in ([], places[::2], places):
+        for chosen in ([], places[::2], places[1::2], places):
             copy = onnx.ModelProto()
             copy.CopyFrom(model)
             for place in chosen:
