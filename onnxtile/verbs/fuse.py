@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 else:  # the declarations are read without what models need
     Patterns: TypeAlias = Any
 
-
-from onnxtile.system.registry import late
-
 PatternsOption: TypeAlias = Annotated[
     Patterns,
     Option(
@@ -112,32 +109,4 @@ FUSE = Verb(
     FuseOptions,
     writes=lambda options: "fused" if options.explain is None else None,
     require=_require,
-)
-
-
-# unfuse: undo fuse.
-
-
-@dataclass(frozen=True)
-class UnfuseOptions(VerifyOptions):
-    """The options of `unfuse`."""
-
-    model: ModelArgument
-
-
-@dataclass(frozen=True)
-class UnfuseCommand(WriteOptions, UnfuseOptions):
-    """Undo fuse: restore the original model.
-
-    Examples:
-        onnxtile unfuse model.fused.onnx -o original.onnx
-    """
-
-
-UNFUSE = Verb(
-    "unfuse",
-    UnfuseCommand,
-    late("onnxtile.verbs.flows.fuse:run_unfuse"),
-    UnfuseOptions,
-    writes=lambda _options: "unfused",
 )

@@ -19,8 +19,8 @@ from onnxtile.pipeline.run import Workers, run_all, run_one
 from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Table
 from onnxtile.system.errors import UsageError
-from onnxtile.verbs.fuse import UnfuseOptions
 from onnxtile.verbs.list import OptionNames
+from onnxtile.verbs.unfuse import UnfuseOptions
 from tests.build import parsed
 
 FUSE = '[[steps]]\ndo = "fuse"\nverify = false'

@@ -35,7 +35,8 @@ from onnxtile.verbs.flows.results import (
     file_of,
     require_sites,
 )
-from onnxtile.verbs.fuse import FuseOptions, UnfuseOptions
+from onnxtile.verbs.fuse import FuseOptions
+from onnxtile.verbs.unfuse import UnfuseOptions
 from onnxtile.verification.open_sizes import bound_copy, bound_form
 from onnxtile.verification.rounding import bound_shapes, compare, is_narrow, resolved
 from onnxtile.verification.trials import Verdict, run_original

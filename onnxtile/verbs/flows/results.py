@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from onnxtile.tiling.site_check import TileVerdict
     from onnxtile.verbs.fit import FitOptions
     from onnxtile.verbs.flows.match import MatchResult
-    from onnxtile.verbs.fuse import FuseOptions, UnfuseOptions
+    from onnxtile.verbs.fuse import FuseOptions
     from onnxtile.verbs.inspect import InspectOptions
     from onnxtile.verbs.match import MatchOptions
     from onnxtile.verbs.plan import PlanOptions
     from onnxtile.verbs.tile import TileOptions
+    from onnxtile.verbs.unfuse import UnfuseOptions
     from onnxtile.verbs.verify import CompareOptions
     from onnxtile.verification.trials import Verdict
 
