@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx.parser
@@ -200,6 +201,40 @@ def test_a_cluster_that_is_there(
     assert (tmp_path / "out" / "b.deploy.onnx").exists()
 
 
+def listening() -> set[tuple[str, int]]:
+    """Return where the processes of a cluster of its own listen, seen from outside while it works on an item."""
+    pytest.importorskip("distributed")
+    psutil = pytest.importorskip("psutil")
+    script = (
+        "import sys, time\nfrom onnxtile.pipeline.run import Workers\n"
+        "if __name__ == '__main__':\n"
+        "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
+        "        print('up', flush=True)\n        sys.stdin.read()\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.py"
+        file.write_text(script)
+        with subprocess.Popen([sys.executable, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            main = psutil.Process(process.pid)
+            found = {
+                (made.laddr.ip.removeprefix("::ffff:"), made.laddr.port)
+                for one in (main, *main.children(recursive=True))
+                for made in one.net_connections(kind="inet")
+                if made.status == psutil.CONN_LISTEN
+            }
+            process.communicate(timeout=60)
+    return found
+
+
+def test_a_cluster_of_its_own_listens_to_this_machine_only() -> None:
+    """On free ports: those on which a dashboard is expected may be another's."""
+    found = listening()
+    assert {address for address, _ in found} == {"127.0.0.1"}
+    assert not {port for _, port in found} & {8786, 8787}
+
+
 @pytest.fixture
 def mute() -> Iterator[str]:
     """The address of something that accepts and never says a word."""
@@ -228,30 +263,19 @@ def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], tmp_path: Path, backend: str) -> None:
-    """A cluster of its own listens to this machine only, on free ports: those on which a dashboard is expected may be another's."""
-    for name in ("distributed", "psutil") if backend == "dask" else ():
-        pytest.importorskip(name)
-    main, heard = os.getpid(), tmp_path / "listening.json"
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], backend: str) -> None:
+    if backend == "dask":
+        pytest.importorskip("distributed")
 
     def perhaps_die(options: UnfuseOptions) -> Outcome:
         if Path(str(options.model)).name == "broken.onnx":
             os._exit(9)
-        if backend == "dask":
-            psutil: Any = import_module("psutil")
-            processes = [psutil.Process(main), *psutil.Process(main).children(recursive=True)]
-            open_ = [one for process in processes for one in process.net_connections(kind="inet")]
-            heard.write_text(json.dumps([one.laddr for one in open_ if one.status == psutil.CONN_LISTEN]))
         return Outcome(OptionNames("none", "none", ()), "")
 
     pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
     result = run_all(pipeline, models, Destination(), Workers(2, backend))
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
-    if backend == "dask":
-        found = json.loads(heard.read_text())
-        assert {address.removeprefix("::ffff:") for address, _ in found} == {"127.0.0.1"}
-        assert not {port for _, port in found} & {8786, 8787}
 
 
 def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:
