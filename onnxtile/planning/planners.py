@@ -342,12 +342,14 @@ def place(problem: Problem, effort: Effort) -> Placement:
         if budget.is_late:
             return placement("time")
     if len(problem.buffers) > SKYLINE_FROM and _is_free(problem):
-        # A tenth of the exact search takes much less time than the ejections, and may end it.
+        # A tenth of the exact search takes much less time than the ejections, and may end it. These come lower from the heuristics'
+        # offsets than from its own.
         few = _little(replace(effort, steps=min(effort.steps, NORMAL.steps)).after(budget))
         placed = improve(problem, tuple(best), few)
         if size_of(problem, placed.offsets) <= max(placed.proof.lower_bound, effort.enough):
             return placed
-        best = EjectionSearch(problem).lowered(placed.offsets, effort.after(budget).budget, effort.enough)
+        ejected = EjectionSearch(problem).lowered(best, effort.after(budget).budget, effort.enough)
+        best = min(ejected, placed.offsets, key=partial(size_of, problem))
         size = size_of(problem, best)
         if size <= effort.enough:
             return placement("effort")
