@@ -24,7 +24,7 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.bench import firmware_tables, firmware_target
 from tests.bench.commands import OWN, ROOT, Ran, Row, ran, size_of
-from tests.bench.lowered_tables import seconds_in_turn
+from tests.bench.growth_tables import seconds_in_turn
 from tests.bench.peers import own_version
 from tests.bench.subjects import Subject
 from tests.bench.tables import Rows, Table

@@ -16,8 +16,8 @@ from tests.bench import (
     arena_tables,
     firmware_tables,
     fit_tables,
+    growth_tables,
     loop_orders,
-    lowered_tables,
     monotone_tables,
     problem_tables,
     quantised_models,
@@ -33,7 +33,7 @@ MODULES = (
     problem_tables,
     loop_orders,
     quantised_models,
-    lowered_tables,
+    growth_tables,
     runtime_tables,
 )
 TABLES = {name: table for module in MODULES for name, table in module.TABLES.items()}
