@@ -31,7 +31,7 @@ _PATIENCE = 20.0
 _CHUNK = 12
 
 
-@pytest.mark.parametrize("first", range(0, 60, _CHUNK))
+@pytest.mark.parametrize("first", range(0, 96, _CHUNK))
 def test_a_mutant_is_refused_or_read(tmp_path: Path, first: int) -> None:
     """More of them: python -m tests.hostile.mutants."""
     forked.warm_up()

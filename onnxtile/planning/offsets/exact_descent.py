@@ -56,7 +56,7 @@ from onnxtile.planning.offsets.problem import Buffer, Problem
 
 
 class SearchState(NamedTuple):
-    """A group of buffers connected by overlaps in time or by conflicts, and the position of the search; the module has a glossary.
+    """A group of buffers connected by overlaps in time or by conflicts, and the position of the search; the glossary above has the terms.
 
     Buffers are numbered from 0 by their first section. A list of lists is one flat list, with a second list `..._at` of where each begins.
     """
