@@ -377,7 +377,7 @@ class Workload:
         zeros = int(zero.dtype.itemsize) if zero is not None and zero.axes[1] is not None else 0
         row, column = bias_bytes(contraction)
         a, b, c = contraction.left.element_bytes, contraction.right.element_bytes, contraction.dtype.itemsize
-        left, right, result = (_count(batch) for batch in contraction.batches)
+        left, right, result = (prod(dim for dim in batch if isinstance(dim, int)) for batch in contraction.batches)
         assert isinstance(contraction.channels, int) and isinstance(contraction.filters, int)
         return cls(
             contraction.channels,
@@ -546,10 +546,6 @@ def _touched(axis: SlidingAxis, out: int) -> int:
 def _size(axis: SlidingAxis) -> int:
     """Return the size of the input along one axis; 0 where it is not known, and so not cut."""
     return axis.size if isinstance(axis.size, int) else 0
-
-
-def _count(dims: Dims) -> int:
-    return prod(dim for dim in dims if isinstance(dim, int))
 
 
 # How a tensor is cut into blocks: along which axes, and at which places.
