@@ -134,7 +134,7 @@ class KnownTensors(ABC):
         """
         if dims is not None:
             before = self.dims.get(value) or (None,) * len(dims)
-            if len(before) != len(dims) and numeric(self.dims.get(value)) is None:
+            if len(before) != len(dims) and self._numeric(value) is None:
                 before = (None,) * len(dims)
             if len(before) == len(dims):
                 merged = tuple(b if isinstance(b, int) or f is None else f for b, f in zip(before, dims, strict=True))
@@ -150,6 +150,10 @@ class KnownTensors(ABC):
             if numeric(self.dims.get(value)) is None and value.name:
                 return True
         return False
+
+    def _numeric(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the sizes of `value` where all are numbers."""
+        return numeric(self.dims.get(value))
 
 
 def follow(node: ir.Node, table: KnownTensors) -> None:
