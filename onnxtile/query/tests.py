@@ -693,7 +693,7 @@ def _why_not_so(test: Comparison, scope: TestSubject, facts: TestContext) -> str
         return whole.reason
     if isinstance(test.left, Number | Text | ListOf):
         return f"{_is(test.right, scope, facts)}, so {_text(test, facts)} is false"
-    right = _value(test.right, scope, facts)
+    right = _shown(evaluate(test.right, scope, facts), facts)
     if test.operator == "==":
         return f"{_is(test.left, scope, facts)}, not {right}"
     if test.operator == "!=":
@@ -707,10 +707,6 @@ def _is(reference: Expression, scope: TestSubject, facts: TestContext) -> str:
     if isinstance(value, Unknown):
         return value.reason
     return f"{_text(reference, facts)} is {_shown(value, facts)}"
-
-
-def _value(expression: Expression, scope: TestSubject, facts: TestContext) -> str:
-    return _shown(evaluate(expression, scope, facts), facts)
 
 
 def _shown(value: Any, facts: TestContext) -> str:

@@ -42,8 +42,7 @@ from onnxtile.tiling.contraction import (
     TensorOperand,
     as_scalar,
 )
-from onnxtile.tiling.grid import Axis, Cutting, TileGrid, is_contiguous, loads
-from onnxtile.tiling.levels import Nest
+from onnxtile.tiling.grid import Axis, Cutting, Nest, TileGrid, is_contiguous, loads
 from onnxtile.tiling.limits import Accumulation
 from onnxtile.tiling.writer import PartialSums, Writer, additions, fitting, keeps_copies, scatters
 

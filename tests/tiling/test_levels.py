@@ -20,8 +20,7 @@ from onnxtile.model import keys
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.system.errors import Infeasible, UsageError
 from onnxtile.tiling import choose as search
-from onnxtile.tiling.grid import ORDERS, Workload
-from onnxtile.tiling.levels import Nest
+from onnxtile.tiling.grid import ORDERS, Nest, Workload
 from onnxtile.tiling.limits import AxisBounds, Limits, TilingPolicy, find
 from onnxtile.tiling.result import TiledNode
 from tests.draws import draws
