@@ -59,9 +59,10 @@ def quantised(rows: int = 32) -> onnx.ModelProto:
 
 
 def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
-    fitted = onnxtile.fit(quantised(), capacity="smallest", tolerance="exact")
-    assert fitted.before.arena == onnxtile.plan(quantised()).plan.arena_size
-    assert fitted.after.arena * 2 < fitted.before.arena
+    whole = onnxtile.plan(quantised()).plan.arena_size
+    fitted = onnxtile.fit(quantised(), capacity=(whole - 1) // 2, tolerance="exact")
+    assert fitted.before.arena == whole
+    assert fitted.after.arena * 2 < whole
     fitted.save(tmp_path / "out.onnx")
     planned = onnxtile.plan(tmp_path / "out.onnx").plan
     assert planned.arena_size == fitted.after.arena
@@ -69,7 +70,7 @@ def test_islands_are_cut_and_planned_as_plan_does(tmp_path: Path) -> None:
 
 
 def test_sums_of_quantised_products_are_not_cut() -> None:
-    fitted = onnxtile.fit(quantised(), capacity="smallest")
+    fitted = onnxtile.fit(quantised(16), capacity="smallest", verify=False)
     assert all(step.chunks == 1 for step in fitted.steps)
 
 
