@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.model.binding import Unbound, binding
-from onnxtile.operators.node_view import Dim, Dims, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.operators.node_view import Dim, Dims, KnownConstants, NotApplicable, ReasonCode, given_input
 from onnxtile.operators.reads import SlidingAxis
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
@@ -493,11 +493,6 @@ class Tileable(ABC):
     @abstractmethod
     def restate(self, node: ir.Node, facts: TilingFacts) -> Contraction:
         """Return the contraction that `node` computes. Raises NotApplicable with the reason where it cannot be cut."""
-
-
-def given_input(node: ir.Node, index: int) -> ir.Value | None:
-    """Return input `index` of `node`; None where it is missing."""
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def required_input(node: ir.Node, index: int) -> ir.Value:

@@ -18,11 +18,11 @@ from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import module_note, module_path
-from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode, given_input
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import TilingFacts, given_input, required_input
+from onnxtile.tiling.contraction import TilingFacts, required_input
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledExperts
 
