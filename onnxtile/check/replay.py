@@ -365,7 +365,7 @@ def _ends(holder: Holder, line: RunOrder) -> list[GraphNode]:
 
 def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]:
     """Yield a failure for each of `rules` that the graph does not keep."""
-    open_ = [rule for rule in rules if not _is_direct(rule, line)]
+    open_ = [rule for rule in rules if not any(value.maker is rule.earlier for value in line.reads[rule.later])]
     positions = {node: number for number, node in enumerate(line.nodes)}
     followers: list[set[int]] = [set() for _ in line.nodes]
     for number, node in enumerate(line.nodes):
@@ -387,10 +387,6 @@ def _broken(rules: Iterable[OrderRule], line: RunOrder) -> Iterator[PlanFailure]
                 f"{first!r} and {second!r} share bytes, and the graph does not say which is first", rule.names
             )
             broken.discard(rule)
-
-
-def _is_direct(rule: OrderRule, line: RunOrder) -> bool:
-    return any(value.maker is rule.earlier for value in line.reads[rule.later])
 
 
 def _reached(followers: Sequence[set[int]], bit: dict[int, int]) -> list[int]:

@@ -195,16 +195,12 @@ def _require_fit(
         if name not in signature.attributes:
             fail(f"{declared.op} has no attribute {name!r}", "attributes", name)
         wanted = _KINDS.get(signature.attributes[name])
-        if wanted is None or not _is_a(value, wanted):
+        if wanted is None or not (isinstance(value, list) if wanted is tuple else type(value) is wanted):
             text = signature.attributes[name].lower()
             fail(f"the attribute {name!r} of {declared.op} is of type {text}, not {value!r}", "attributes", name)
     missing = [name for name in signature.required if name not in declared.attributes]
     if missing:
         fail(f"{declared.op} needs the attribute {missing[0]!r}")
-
-
-def _is_a(value: object, wanted: type) -> bool:
-    return isinstance(value, list) if wanted is tuple else type(value) is wanted
 
 
 def _range(least: int, most: int) -> str:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model import keys
-from onnxtile.model.topology import dependencies, nodes_inside
+from onnxtile.model.topology import bodies_of, dependencies, nodes_inside
 from onnxtile.system.errors import ModelError
 
 MOST_EXPANDED = 20_000
@@ -138,9 +138,51 @@ def inline_calls(model: ir.Model, wanted: Callable[[ir.Function], bool] | None =
 
     Raises ValueError or onnx_ir's PassError where that cannot be; then `model` is used up.
     """
-    from onnxtile.model.inlining import Inliner  # the passes of onnx_ir take long to load
+    from onnx_ir.passes.common import InlinePass  # the passes of onnx_ir take long to load
+
+    class Inliner(InlinePass):
+        """onnx_ir's pass, but for free names: that pass counts from 1 for each copy of a name, this goes on after the last copy."""
+
+        def __init__(self, wanted: Callable[[ir.Function], bool] | None) -> None:
+            super().__init__(wanted)
+            self._nodes: dict[str, int] = {}
+            self._values: dict[str, int] = {}
+
+        def _instantiate_call(self, node: ir.Node, call_site_id: str) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
+            """Copy the body of the function while its names are free ones, which the pass keeps."""
+            body = list(_as_copied(self._functions[node.op_identifier()]))
+            named: list[ir.Node | ir.Value] = [*body, *(value for renamed in body for value in renamed.outputs)]
+            old_names = [renamed.name for renamed in named]
+            for renamed in named:
+                if isinstance(renamed, ir.Node):
+                    renamed.name = _free(renamed.name or "node", self._used_node_names, self._nodes)
+                else:
+                    renamed.name = _free(renamed.name or "val", self._used_value_names, self._values)
+            try:
+                return super()._instantiate_call(node, call_site_id)
+            finally:
+                for renamed, name in zip(named, old_names, strict=True):
+                    renamed.name = name
 
     Inliner(wanted)(model)
+
+
+def _as_copied(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Yield `nodes` in the order in which the pass names their copies: each after the nodes of its bodies."""
+    for node in nodes:
+        for body in bodies_of(node):
+            yield from _as_copied(body.graph)
+        yield node
+
+
+def _free(name: str, used: set[str], last: dict[str, int]) -> str:
+    """Return `name`, or its first free copy: name_2, name_3 ... `last` has the last number of each name, and is changed."""
+    copy = name
+    while copy in used or copy in last:
+        last[name] = last.get(name, 1) + 1
+        copy = f"{name}_{last[name]}"
+    last.setdefault(copy, 1)
+    return copy
 
 
 # Nodes in a function of their own.

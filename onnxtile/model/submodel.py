@@ -147,7 +147,7 @@ def exposing(model: ir.Model, names: Iterable[str]) -> Session:
     defaults = [value for value in inputs if value.is_initializer()]
     defaults += [value for value in outputs if value.is_initializer()]
     submodels = Submodels(model)
-    types = {value: None if value.type is None else _type(value) for value in inputs}
+    types = {value: None if value.type is None else ir.serde.serialize_value(value).type for value in inputs}
     return submodels.session(submodels.model_of(_needed(graph, outputs), types, outputs, defaults=defaults))
 
 
@@ -175,7 +175,3 @@ def _tensor(value: ir.Value, name: str) -> onnx.TensorProto:
     proto: onnx.TensorProto = ir.serde.serialize_tensor(value.const_value)
     proto.name = name
     return proto
-
-
-def _type(value: ir.Value) -> onnx.TypeProto:
-    return ir.serde.serialize_value(value).type

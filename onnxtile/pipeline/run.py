@@ -390,7 +390,7 @@ def _applied(
     if not report.passed or destination.dry_run:
         return report
     _write(state, target, files, destination.force)
-    return replace(report, written=(*_models(state, target), *sorted(files)))
+    return replace(report, written=(*((target,) if isinstance(state.model, ir.Model) else ()), *sorted(files)))
 
 
 def _done(step: PipelineStep, state: ModelSoFar, limits: RunLimits) -> StepResult:
@@ -401,10 +401,6 @@ def _done(step: PipelineStep, state: ModelSoFar, limits: RunLimits) -> StepResul
         except OnnxtileError as error:
             error.say(f"{step.name}: {error.message}", error.hint)
             raise
-
-
-def _models(state: ModelSoFar, target: Path) -> tuple[Path, ...]:
-    return (target,) if isinstance(state.model, ir.Model) else ()
 
 
 def _write(state: ModelSoFar, target: Path, files: Mapping[Path, bytes], force: bool) -> None:

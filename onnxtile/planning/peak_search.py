@@ -569,7 +569,7 @@ class _Valley:
         next_try = ideals.steps + _BEFORE_A_TRY
         while ideals.steps < budget and self._rises(most):
             _, _, number, ideal, trail = heapq.heappop(self._open)
-            if number and self._is_lower(ideal):
+            if number and (ideal.live <= self._start.live or ideal.done == self._ideals.all):
                 return ideal, unrolled(trail)
             if ideals.steps >= next_try:
                 steps = ideals.steps
@@ -581,9 +581,6 @@ class _Valley:
             for node in members(ideal.ready):
                 self._continue(ideal, node, trail)
         return None
-
-    def _is_lower(self, ideal: Ideal) -> bool:
-        return ideal.live <= self._start.live or ideal.done == self._ideals.all
 
     def _rises(self, most: int) -> bool:
         """Raise the limit until an ideal can be continued; return whether it stays below `most`."""

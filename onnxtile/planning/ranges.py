@@ -218,7 +218,7 @@ def with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
     one of two sizes might also be 1.
     """
     replaced: dict[str, str] = {}
-    while open_ := _open(model, sized):
+    while open_ := frozenset(name for name in symbols(free_inputs(model)) if name.isidentifier() and name not in sized):
         names = {*open_, *(name for name in sized if name.isidentifier())}
         shapes = resolve(model, ranges=dict.fromkeys(sorted(names), _ANY))
         news: dict[str, str] = {}
@@ -234,10 +234,6 @@ def with_equal_dims(model: ir.Model, sized: Collection[str]) -> dict[str, str]:
         rename_symbols(model, news)
         replaced |= news
     return replaced
-
-
-def _open(model: ir.Model, sized: Collection[str]) -> frozenset[str]:
-    return frozenset(name for name in symbols(free_inputs(model)) if name.isidentifier() and name not in sized)
 
 
 def _contracted(model: ir.Model, shapes: Shapes) -> _JoinedSizes:

@@ -281,7 +281,7 @@ def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
     names = sorted(sizes, key=lambda name: (-sizes[name], name))
     coloured = names if len(names) <= len(CATEGORIES) else names[: len(CATEGORIES) - 1]
     left = len(names) - len(coloured)
-    groups = [ColorGroup(_plain(name), shade) for name, shade in zip(coloured, CATEGORIES, strict=False)]
+    groups = [ColorGroup(name.rpartition("::")[2], shade) for name, shade in zip(coloured, CATEGORIES, strict=False)]
     groups += [ColorGroup(INPUT, GIVEN) for _ in given]
     groups += [ColorGroup(f"{left} other operators", OTHER)] if left else []
     return Coloring("operator", tuple(groups), False, _operator, _numbered((*coloured, *given)))
@@ -289,11 +289,6 @@ def _by_operator(rows: Sequence[BufferJson]) -> Coloring | None:
 
 def _operator(row: BufferJson) -> str:
     return _NUMBERED.sub(r"\1", row.get("operator") or INPUT)
-
-
-def _plain(operator: str) -> str:
-    """Return an operator without its domain."""
-    return operator.rpartition("::")[2]
 
 
 def _by_layer(rows: Sequence[BufferJson]) -> Coloring | None:

@@ -21,8 +21,7 @@ from onnxtile.operators.node_view import NotApplicable, ReasonCode
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import FLOATS, WITHIN, Contraction, TensorOperand, TilingFacts
-from onnxtile.tiling.grid import ORDERS, TileGrid, Workload, bias_bytes
-from onnxtile.tiling.levels import Nest, levels_of
+from onnxtile.tiling.grid import ORDERS, Nest, TileGrid, Workload, bias_bytes
 from onnxtile.tiling.limits import Accumulation, AxisBounds, Limits, TilingPolicy, bounds_of
 from onnxtile.tiling.result import Chosen, Counts, SkippedNode, TileChoice, TileLevel, best_of, share, trade
 from onnxtile.tiling.write import NODES_OF_SCATTER, count_nodes, most_nodes, reads_of
@@ -532,3 +531,41 @@ def _infeasible(name: str, contraction: Contraction, limits: Limits, bounds: Axi
     return Infeasible(
         f"{none} has a block of {largest:,} elements, more than the largest tensor", hint="raise the limits"
     )
+
+
+def levels_of(
+    work: Workload, nest: Nest, bounds: Sequence[int | None], memory: int, choice: TileChoice
+) -> tuple[TileLevel, TileLevel]:
+    """Return what the level of the memory and that of the array do, where the outer tile is `choice`."""
+    m, k, n = choice.tile[1:]
+    outer = m, k, n
+    best = nest.best(outer)
+    rows, middle, columns = (min(step, tile) for step, tile in zip(outer, nest.tile, strict=True))
+    held = int(work.held(1, [rows], middle, columns))
+    whole = [_reason_of_cut(work, memory, nest.sizes, outer, axis) for axis in range(3)]
+    inner = [
+        "max" if bound is not None and tile < size and step >= tile else limit
+        for bound, tile, size, step, limit in zip(bounds, nest.tile, nest.sizes, outer, whole, strict=True)
+    ]
+    return (
+        TileLevel(
+            "outer", outer, choice.order, choice.held, choice.bytes_moved, work.lower_bound(memory), _three(whole)
+        ),
+        TileLevel(
+            "inner", (rows, middle, columns), best.loops, held, int(best.moved), work.lower_bound(held),
+            _three(inner),
+        ),
+    )  # fmt: skip
+
+
+def _reason_of_cut(work: Workload, memory: int, sizes: Sequence[int], outer: Sequence[int], axis: int) -> str | None:
+    """Return why an axis of outer tiles is cut: whether a tile with the whole axis would fit into the memory."""
+    if outer[axis] >= sizes[axis]:
+        return None
+    m, k, n = (size if at == axis else step for at, (size, step) in enumerate(zip(sizes, outer, strict=True)))
+    return "memory" if work.held(1, [m], k, n) > memory else "choice"
+
+
+def _three(limits: Sequence[str | None]) -> tuple[str | None, str | None, str | None]:
+    m, k, n = limits
+    return m, k, n

@@ -1,10 +1,11 @@
-"""The grid of a contraction: full tiles of the bound, then one smaller tile for the rest."""
+"""The grid of a contraction: full tiles of the bound, then one smaller tile for the rest; and the bytes that tiles of two levels move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from math import prod, sqrt
 from typing import Any
 
@@ -376,7 +377,7 @@ class Workload:
         zeros = int(zero.dtype.itemsize) if zero is not None and zero.axes[1] is not None else 0
         row, column = bias_bytes(contraction)
         a, b, c = contraction.left.element_bytes, contraction.right.element_bytes, contraction.dtype.itemsize
-        left, right, result = (_count(batch) for batch in contraction.batches)
+        left, right, result = (prod(dim for dim in batch if isinstance(dim, int)) for batch in contraction.batches)
         assert isinstance(contraction.channels, int) and isinstance(contraction.filters, int)
         return cls(
             contraction.channels,
@@ -547,10 +548,6 @@ def _size(axis: SlidingAxis) -> int:
     return axis.size if isinstance(axis.size, int) else 0
 
 
-def _count(dims: Dims) -> int:
-    return prod(dim for dim in dims if isinstance(dim, int))
-
-
 # How a tensor is cut into blocks: along which axes, and at which places.
 
 BlockPosition = Sequence[int | None]
@@ -640,3 +637,109 @@ class Cutting:
 def is_contiguous(dims: Dims, axis: int) -> bool:
     """Return whether the parts of a tensor of `dims` along `axis` lie one after another in memory."""
     return all(size == 1 for size in dims[:axis])
+
+
+# Two levels of tiles: the bytes that the tiles inside outer tiles move.
+#
+# The model: an outer tile lies in a memory, as a tile of one level does. The tiles inside it run one after another,
+# in a serpentine, on an array that holds one of them. The array is empty at the start of each outer tile. From then on a block that the
+# tile before has used is still there; any other is read from the memory, and a block of the result that is left is written to it. The first
+# visit of a block reads no partial sum; each later one does, also of those that an outer tile before has left.
+
+Steps = Sequence[Any]
+"""Elements, or stretches, along M, K and N; numbers or arrays."""
+AXES = "mkn"
+SLACK = 5
+"""Percent of bytes above the fewest that are given up for fewer nodes."""
+
+
+@dataclass(frozen=True)
+class InnerTiles:
+    """What the tiles inside outer tiles do with the best loops; numbers or arrays.
+
+    There are `count` outer tiles. `order` is the place of the loops in `ORDERS`, `moved` the bytes between memory and array, and `reads`
+    how many blocks of left and right operand the array reads.
+    """
+
+    count: Any
+    order: Any
+    moved: Any
+    reads: tuple[Any, Any]
+
+    @property
+    def loops(self) -> str:
+        """The order of the loops, where there is one outer tile to choose from."""
+        return ORDERS[int(self.order)]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A product of `sizes` along M, K and N, in tiles of at most `tile`; `weights` are the bytes of an element of A, B and the result."""
+
+    sizes: tuple[int, int, int]
+    tile: tuple[int, int, int]
+    weights: tuple[float, float, float] = (1, 1, 1)
+
+    @classmethod
+    def from_tile(cls, work: Workload, tile: tuple[int, int, int]) -> Nest:
+        """Return the tiles of a workload without windows; all matrices of a batch count."""
+        (rows,) = work.outs
+        a, b, c = (size * count for size, count in zip(work.bytes, work.batch, strict=True))
+        return cls((rows, work.channels, work.filters), tile, (a, b, c))
+
+    @classmethod
+    def of_grid(cls, grid: TileGrid) -> Nest:
+        """Return the tiles of a grid of known sizes, of elements of one byte."""
+        sizes = [(axis.total or 1, axis.step or 1) for axis in (grid.rows, grid.k, grid.n)]
+        (m, rows), (k, middle), (n, columns) = sizes
+        return cls((m, k, n), (rows, middle, columns))
+
+    def counts(self, outer: Steps) -> Steps:
+        """Return how many tiles there are along M, K and N, inside outer tiles of so many elements."""
+        return [
+            size // step * -(-step // tile) + -(-(size % step) // tile)
+            for size, step, tile in zip(self.sizes, outer, self.tile, strict=True)
+        ]
+
+    def moved(self, outer: Steps, order: str) -> Any:
+        """Return the bytes that move between memory and array, with loops in `order` inside each outer tile."""
+        a, b, c = self.weights
+        moved: Any = -c * self.sizes[0] * self.sizes[2]
+        for times, lengths, each in self._kinds(outer):
+            ends = {
+                axis: (length, *ends_of(length, tile))
+                for axis, length, tile in zip(AXES, lengths, self.tile, strict=True)
+            }
+            left, right, result = (elements_read(operand, order, each, ends) for operand in ("mk", "kn", "mn"))
+            moved = moved + times * (a * left + b * right + 2 * c * result)
+        return moved
+
+    def loads(self, operand: str, outer: Steps, order: str) -> Any:
+        """Return how many blocks of the operand along two of M, K and N, as "mk", are read by the array."""
+        return sum(times * loads(operand, order, each) for times, _, each in self._kinds(outer))
+
+    def best(self, outer: Steps) -> InnerTiles:
+        """Return the first loops that move at most 5 % more bytes than the best, K innermost first, and what they do."""
+        moved = np.stack([np.asarray(self.moved(outer, order)) for order in ORDERS])
+        best = np.argmax(moved * 100 <= moved.min(axis=0) * (100 + SLACK), axis=0)
+
+        def taken(by_order: Sequence[Any]) -> Any:
+            return np.take_along_axis(np.stack([np.asarray(each) for each in by_order]), best[None], axis=0)[0]
+
+        left, right = (taken([self.loads(operand, outer, order) for order in ORDERS]) for operand in ("mk", "kn"))
+        count = prod(-(-size // step) for size, step in zip(self.sizes, outer, strict=True))
+        return InnerTiles(count, best, taken(list(moved)), (left, right))
+
+    def _kinds(self, outer: Steps) -> Iterator[tuple[Any, Steps, Mapping[str, Any]]]:
+        """Yield the kinds of outer tiles: how many there are, their elements and their tiles along M, K and N.
+
+        Along each axis all outer stretches but the last one have the full length.
+        """
+        along = []
+        for size, step in zip(self.sizes, outer, strict=True):
+            count = -(-size // step)
+            along.append(((count - 1, step), (1, size - (count - 1) * step)))
+        for kind in product(*along):
+            m, k, n = (length for _, length in kind)
+            each = {axis: -(-x // tile) for axis, x, tile in zip(AXES, (m, k, n), self.tile, strict=True)}
+            yield prod(times for times, _ in kind), (m, k, n), each

@@ -17,14 +17,12 @@ from onnxtile.operators.node_view import Dim, NotApplicable, ReasonCode
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.tiling.contraction import Contraction
-from onnxtile.tiling.grid import ORDERS, TileGrid
+from onnxtile.tiling.grid import ORDERS, SLACK, TileGrid
 from onnxtile.tiling.limits import Accumulation
 
 # The choices for each contraction of a model, and which of them is taken: few nodes, or few bytes moved.
 
 Counts = npt.NDArray[np.int64]
-SLACK = 5
-"""Percent of bytes above the fewest that are given up for fewer nodes."""
 _ROWS = 8
 """Rows of a trade table."""
 

@@ -246,7 +246,7 @@ class FunctionCopies:
         for original, copies in reversed(self._made.items()):
             kept: dict[tuple[object, ...], ir.Function] = {}
             for function in (self._model.functions[original], *copies):
-                first = kept.setdefault(_content(function), function)
+                first = kept.setdefault(tuple((node.op_identifier(), node.name) for node in function), function)
                 if first is not function:
                     self._replace(function, first)
 
@@ -281,11 +281,6 @@ def _renamed_copy(function: ir.Function, name: str) -> ir.Function:
     named.metadata_props.update(function.metadata_props)
     named.doc_string = function.doc_string
     return named
-
-
-def _content(function: ir.Function) -> tuple[object, ...]:
-    """Return the content of a copy of a function: its nodes, by operator and name."""
-    return tuple((node.op_identifier(), node.name) for node in function)
 
 
 def _callees(model: ir.Model, function: ir.Function) -> list[ir.OperatorIdentifier]:

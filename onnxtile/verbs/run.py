@@ -65,7 +65,7 @@ class RunCommand(ReportOptions, RunOptions):
 
 def _prepare(options: RunCommand, _paths: Sequence[Path]) -> Callable[[Content], Mapping[Path, bytes]]:
     """Return the function that renders the summaries; a dry run writes them, too."""
-    from onnxtile.report.run_tables import to_junit, to_markdown
+    from onnxtile.report.tables import to_junit, to_markdown
     from onnxtile.system.files import require_writable
 
     asked = {path: render for path, render in ((options.junit, to_junit), (options.markdown, to_markdown)) if path}

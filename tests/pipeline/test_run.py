@@ -17,8 +17,8 @@ import pytest
 from onnxtile.declare.verb import Outcome, Verb
 from onnxtile.pipeline.file import Destination, Pipeline, PipelineBudgets, PipelineStep, from_file
 from onnxtile.pipeline.run import Workers, run_all, run_one
-from onnxtile.report.run_tables import for_run
 from onnxtile.report.table import Table
+from onnxtile.report.tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.list import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions

@@ -12,7 +12,7 @@ import pytest
 from onnxtile.declare.verb import options
 from onnxtile.pipeline.file import Destination, Pipeline, figures, from_file, verbs
 from onnxtile.pipeline.run import run_one
-from onnxtile.report.run_tables import for_run
+from onnxtile.report.tables import for_run
 from onnxtile.system.errors import UsageError
 from onnxtile.verbs.run import RunCommand
 

@@ -198,7 +198,7 @@ def _read_copies(node: ir.Node, copies: Mapping[ir.Value, ir.Value]) -> None:
     """Let `node` and its bodies read the `copies` of values."""
     if not any(value in copies for value in dependencies(node)):
         return
-    for reader in (node, *_inner_nodes(node)):
+    for reader in (node, *(inner for body in bodies_of(node) for inner in body.graph.all_nodes())):
         for number, value in enumerate(reader.inputs):
             if value is not None and value in copies:
                 reader.replace_input_with(number, copies[value])
@@ -206,10 +206,6 @@ def _read_copies(node: ir.Node, copies: Mapping[ir.Value, ir.Value]) -> None:
             for number, value in enumerate(body.graph.outputs):
                 if value in copies:
                     body.graph.outputs[number] = copies[value]
-
-
-def _inner_nodes(node: ir.Node) -> Iterator[ir.Node]:
-    return (inner for body in bodies_of(node) for inner in body.graph.all_nodes())
 
 
 def add_part_function(model: ir.Model, count: int) -> ir.Function:
