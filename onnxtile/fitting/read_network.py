@@ -283,7 +283,9 @@ class _NetworkReader:
             links = None if result not in axes or has_body(node) else self._links(node, axes[result])
             for position, value in self.reads(node) if links is not None else ():
                 link = None if position is None or links is None else links[position]
-                if value not in settled and link is not None and self._moves(value, link.axis, slid):
+                if value in settled or link is None or (value in slid and self._adds_up(node, position, axes[value])):
+                    continue
+                if self._moves(value, link.axis, slid):
                     axes[value] = link.axis
                     settled.add(value)
         # Of a tensor without elements there is no strip.
@@ -292,6 +294,17 @@ class _NetworkReader:
     def _moves(self, value: ir.Value, axis: int, slid: Collection[ir.Value]) -> bool:
         """Return whether a reader of rows along an axis says which rows a value has: those of maps lie along rows or columns."""
         return value not in slid or (axis > 1 and (self.shapes.sizes(value) or ())[axis] > 1)
+
+    def _adds_up(self, node: ir.Node, position: int | None, axis: int | None) -> bool:
+        """Return whether a node adds up the rows of its operand along an axis. It does so part by part, so they stay as they are."""
+        folding = folding_of(node)
+        if folding is None or position is None or axis is None:
+            return False
+        try:
+            folding.reads(NodeView(node, self.shapes, self.constants, self.opset), position, axis)
+        except NotApplicable:
+            return False
+        return True
 
     def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None], slid: set[ir.Value]) -> int | None:
         """Return the axis that comes from rows of an operand, given those of values before; else the last but one.
