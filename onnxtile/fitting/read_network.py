@@ -182,7 +182,7 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
         part = island_region(island)
         if len(part.outputs) == 1:
             join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)
-            places = range(len(part.inputs)) if join is not None else overwritten(island, part, rule)
+            places = range(len(part.inputs)) if island.is_view else overwritten(island, part, rule)
             stored = (part.inputs[position] for position in places)
             over[part.outputs[0]] = frozenset(value for value in stored if value not in constants)
             joined.update({} if join is None else {part.outputs[0]: join})
@@ -527,8 +527,9 @@ class _NetworkReader:
         )
 
     def _is_alike_in_bytes(self, value: ir.Value, result: ir.Value) -> bool:
-        """Return whether two values have the same sizes and bytes: floats are not written over the integers that they are made of."""
-        is_alike = self.shapes.sizes(value) == self.shapes.sizes(result)
+        """Return whether two values have as many elements and bytes: floats are not written over the integers that they are made of."""
+        sizes, made = self.shapes.sizes(value), self.shapes.sizes(result)
+        is_alike = sizes is not None and made is not None and prod(sizes) == prod(made)
         return is_alike and tensor_bytes(value, self.shapes) == tensor_bytes(result, self.shapes)
 
     def _is_join(self, node: ir.Node) -> bool:

@@ -283,6 +283,24 @@ def test_a_mean_of_integers_leaves_the_rows_of_its_map_where_they_lie() -> None:
     assert fitted.before.arena == 2 * 8 * 16 * 64
 
 
+def test_a_quantised_map_is_flattened_where_it_lies() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (int8[1,2,16,16] x) => (int8[1,4] y) {
+            a = DequantizeLinear(x, s, z) b = Conv<pads=[1,1,1,1]>(a, w) c = QuantizeLinear(b, s, z)
+            k = DequantizeLinear(c, s, z) l = Conv<pads=[1,1,1,1], group=8>(k, u) m = QuantizeLinear(l, s, z)
+            d = DequantizeLinear(m, s, z) e = Flatten(d) f = QuantizeLinear(e, s, z)
+            g = DequantizeLinear(f, s, z) h = MatMul(g, v) y = QuantizeLinear(h, s, z) }"""
+    )
+    random = np.random.default_rng(3)
+    for name, shape in (("w", (8, 2, 3, 3)), ("u", (8, 1, 3, 3)), ("v", (8 * 16 * 16, 4)), ("s", ())):
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(random.random(shape)), name))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
+    fitted = onnxtile.fit(proto, capacity="smallest")
+    assert fitted.before.arena == 2 * 8 * 16 * 16
+    assert fitted.after.arena < 2 * 8 * 16 * 16
+
+
 def test_a_quantised_mean_stays_where_no_product_may_be_added() -> None:
     proto = quantised_mean(MEANS[0], "int8", 0)
     fitted = onnxtile.fit(proto, capacity="smallest", budget="0%")
