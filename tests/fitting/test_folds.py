@@ -277,7 +277,10 @@ def test_a_mean_of_integers_leaves_the_rows_of_its_map_where_they_lie() -> None:
         "v": random.standard_normal((8, 1, 3, 1)),
         "s": np.array(0.1),
     }
-    arrays = {"z": np.asarray(0, np.int8), **{name: array.astype(np.float32) for name, array in constants.items()}}
+    arrays: dict[str, Any] = {
+        "z": np.asarray(0, np.int8),
+        **{name: array.astype(np.float32) for name, array in constants.items()},
+    }
     proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     fitted = onnxtile.fit(proto, capacity=8 * 16 * 64)
     assert fitted.before.arena == 2 * 8 * 16 * 64
@@ -294,7 +297,7 @@ def test_a_quantised_map_is_flattened_where_it_lies() -> None:
     )
     random = np.random.default_rng(3)
     for name, shape in (("w", (8, 2, 3, 3)), ("u", (8, 1, 3, 3)), ("v", (8 * 16 * 16, 4)), ("s", ())):
-        proto.graph.initializer.append(numpy_helper.from_array(np.float32(random.random(shape)), name))
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(random.random(shape), np.float32), name))
     proto.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
     fitted = onnxtile.fit(proto, capacity="smallest")
     assert fitted.before.arena == 2 * 8 * 16 * 16
