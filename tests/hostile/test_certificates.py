@@ -18,9 +18,9 @@ import onnx_ir as ir
 import pytest
 
 import onnxtile
+from models.make_transformer import make_transformer
 from onnxtile.check import check_account, check_bound
 from onnxtile.check.check_account import assumed, graph_of
-from onnxtile.system.registry import data_folder
 
 _GRAPHS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "node": (
@@ -85,7 +85,7 @@ _VALUES: tuple[Any, ...] = (
 def _given(name: str) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
     """Return a planned model and its certificate."""
     if name == "rows":
-        fused = onnxtile.fuse(data_folder("models") / "transformer.onnx", verify=False).model
+        fused = onnxtile.fuse(make_transformer(blocks=2), verify=False).model
         planned = onnxtile.plan(fused, verify=False)
     else:
         text, options = _GRAPHS[name]
