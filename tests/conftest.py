@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from models.make_transformer import make_transformer
 from tests.draws import load_profile
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +34,8 @@ LIGHT = (
 """The light models of the onnx wheel: convolutions, and no attention."""
 
 
+# Threads of NumPy's wait for work in a loop, and each core has a process of tests; NumPy reads this when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Commands that tests start keep the bytecode of the package, as an installed one has it: compiling it takes each of them 0.4 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So does this process: to read the assertions of all tests takes 12 s.
@@ -66,6 +67,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_sessionfinish() -> None:
+    """Free what the tests left once: pytest walks all objects ten times after this, half a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -107,17 +114,24 @@ def docs_script(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+def _written(folder: Path, blocks: int, image: int) -> Path:
+    from models.make_transformer import make_transformer
+
+    path = folder / "transformer.onnx"
+    path.write_bytes(make_transformer(blocks=blocks, image=image).SerializeToString(deterministic=True))
+    return path
+
+
 @pytest.fixture(scope="session")
-def transformer() -> Path:
-    return MODELS / "transformer.onnx"
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The transformer of the demo with two of its twelve blocks, which are alike."""
+    return _written(tmp_path_factory.mktemp("transformer"), 2, 64)
 
 
 @pytest.fixture(scope="session")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The transformer with one of its twelve blocks, on a quarter of the image, for tests of all that surrounds a model."""
-    path = tmp_path_factory.mktemp("shallow") / "transformer.onnx"
-    path.write_bytes(make_transformer(blocks=1, image=32).SerializeToString(deterministic=True))
-    return path
+    """The transformer with one of its blocks, on a quarter of the image, for tests of all that surrounds a model."""
+    return _written(tmp_path_factory.mktemp("shallow"), 1, 32)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ comes to it as plain data. It takes about as many steps as the graph has nodes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,13 +15,14 @@ from onnxtile.check.addresses import (
     CheckTerms,
     FixedPlaces,
     Placing,
+    SizedBuffer,
     aligned_to_bodies,
     overlaps,
     placing,
     timeline,
 )
 from onnxtile.check.figures import ExpectedLists, compare, figures, mislabelled, note, wrong_ends, wrong_types
-from onnxtile.check.graph import Graph, GraphModel, GraphNode
+from onnxtile.check.graph import STREAM, Graph, GraphModel, GraphNode, Value
 from onnxtile.check.operators import UnusableTable
 from onnxtile.check.ranges import (
     DocumentAtSizes,
@@ -33,8 +35,18 @@ from onnxtile.check.ranges import (
 )
 from onnxtile.check.reading import RangedValue, plain_model
 from onnxtile.check.replay import Shared, disorders, replay
-from onnxtile.check.sharing import RunOrder, SharedStates
-from onnxtile.declare.plan_document import UNSAID, PlanDocument, PlanFailure, PlannedBody, PlannedBuffer, PlannedGraph
+from onnxtile.check.sharing import RunOrder, SharedStates, any_open, carried, held, root_of, slice_corner
+from onnxtile.declare.plan_document import (
+    NO_SHAPE,
+    UNSAID,
+    PlanDocument,
+    PlanFailure,
+    PlannedBody,
+    PlannedBuffer,
+    PlannedGraph,
+    PlannedState,
+    PlannedStream,
+)
 from onnxtile.declare.verb import VerbResult
 from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
@@ -44,19 +56,6 @@ from onnxtile.system.interpreter import collector_paused
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-
-import math
-from collections.abc import Iterable
-
-from onnxtile.check.addresses import SizedBuffer
-from onnxtile.check.graph import STREAM, Value
-from onnxtile.check.sharing import any_open, carried, held, root_of, slice_corner
-from onnxtile.declare.plan_document import (
-    NO_SHAPE,
-    PlannedState,
-    PlannedStream,
-)
 
 # The check of states, and of inputs that come row by row.
 #

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, Typ
 import pydantic
 
 from onnxtile.declare.layout_rules import FIXED, FixedRules
+from onnxtile.declare.verb import PLAIN, JsonFields, ready
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 
@@ -85,7 +86,7 @@ class PlanRow:
         kind: Any = type(self)
         defaults = _defaults(kind)
         return {
-            name: value if type(value) in _PLAIN else _written(value)
+            name: value if type(value) in PLAIN else ready(value)
             for name, value in vars(self).items()
             if name not in defaults or value != defaults[name]
         }
@@ -99,22 +100,6 @@ def _defaults(row: type[Any]) -> Mapping[str, Any]:
         column.name: column.default if column.default_factory is MISSING else column.default_factory()
         for column in optional
     }
-
-
-_PLAIN = frozenset({type(None), bool, int, float, str})
-"""Types of values that JSON has."""
-_LISTS = (tuple, list)
-
-
-def _written(value: Any) -> Any:
-    """Return `value` ready for JSON: rows as objects."""
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, _LISTS):  # a union that is written here is made anew for each value
-        return [inner if type(inner) in _PLAIN else _written(inner) for inner in value]
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return {name: inner if type(inner) in _PLAIN else _written(inner) for name, inner in value.items()}
 
 
 # Tensors and memory.
@@ -624,12 +609,14 @@ def _adapter() -> pydantic.TypeAdapter[PlanDocument]:
 
 
 @dataclass(frozen=True)
-class PlanFailure:
+class PlanFailure(JsonFields):
     """One fault of a plan: the reason, the names of buffers or tensors, and the step at which it shows (None: at all steps).
 
     `body` is the body that has the fault, as "node/attribute"; empty for the main graph. `hint` is what helps, where the plan was made so
     by what a user gave. `reason` is a sentence, `names` are the buffers or tensors, `step` counts from 0.
     """
+
+    JSON = "reason names step body"
 
     reason: str
     names: tuple[str, ...] = ()
@@ -640,7 +627,3 @@ class PlanFailure:
     def __str__(self) -> str:
         where = f"in {self.body}: " if self.body else ""
         return f"{where}{self.reason}" + ("" if self.step is None else f" (step {self.step})")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {"reason": self.reason, "names": list(self.names), "step": self.step, "body": self.body}

@@ -543,19 +543,19 @@ class Verb:
 
 
 _SCALARS = (str, int, float, NoneType)
-_PLAIN = frozenset((*_SCALARS, bool))
+PLAIN = frozenset((*_SCALARS, bool))
 _LISTS = (list, tuple)
 
 
-def _ready(value: Any) -> Any:
+def ready(value: Any) -> Any:
     """Return `value` ready for JSON."""
     if isinstance(value, _SCALARS):  # a union that is written here is made anew for each value
         return value
     if isinstance(value, _LISTS):
-        return [entry if type(entry) in _PLAIN else _ready(entry) for entry in value]
+        return [entry if type(entry) in PLAIN else ready(entry) for entry in value]
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    return {key: _ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+    return {key: ready(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 class JsonFields:
@@ -575,8 +575,8 @@ class JsonFields:
             if not content[key]:
                 del content[key]
         for key, value in content.items():
-            if type(value) not in _PLAIN:
-                content[key] = _ready(value)
+            if type(value) not in PLAIN:
+                content[key] = ready(value)
         return content
 
 

@@ -60,6 +60,7 @@ from onnxtile.model.feeds import ANYTHING, Wanted, sample_feeds
 from onnxtile.model.node_kinds import dequantises, quantises
 from onnxtile.planning.offsets.problem import align
 from onnxtile.planning.result import PlanResult
+from onnxtile.report.format import c_texts
 from onnxtile.shapes.opened_calls import Unfolded
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
@@ -67,6 +68,9 @@ from onnxtile.system.long_work import Progress, silent
 from onnxtile.system.runtime import Array
 from onnxtile.verification.rounding import halves
 from onnxtile.verification.values import precision_of
+
+_C = c_texts("onnxtile.firmware", "proof.c")
+"""Texts in C, by name."""
 
 _NAME = "onnxtile_net"
 """The start of all names until the file has its own."""
@@ -490,18 +494,6 @@ def _overwritten(layout: OperandLayout) -> tuple[str, ...]:
 
 # The run of kernels alone.
 
-_MAIN = """
-#include <stdio.h>
-static _Alignas(64) uint8_t memory[{memory}];
-int main(void) {{
-    FILE *in = fopen("input.bin", "rb"), *out = fopen("output.bin", "wb");
-    if (!in || !out) return 2;
-{runs}
-    fclose(in);
-    return fclose(out) ? 2 : 0;
-}}
-"""
-
 
 def _unsafe(layouts: Sequence[OperandLayout], tools: Tools) -> Iterator[OperandLayout]:
     """Yield the `layouts` at which a kernel gives other bits than with its results apart."""
@@ -596,7 +588,9 @@ def _output(in_c: CKernels, runs: Sequence[str], images: Sequence[MemoryImage], 
     text = "\n".join([in_c.head, *(function.text for function in in_c.functions)])
     with tempfile.TemporaryDirectory(prefix="onnxtile-") as name:
         folder = Path(name)
-        (folder / "main.c").write_text(text + _MAIN.format(memory=max(1, memory), runs="".join(runs)), "utf-8")
+        (folder / "main.c").write_text(
+            text + _C["kernels_main"].format(memory=max(1, memory), runs="".join(runs)), "utf-8"
+        )
         (folder / "input.bin").write_bytes(b"".join(image.bytes for image in images))
         command = [*tools.compiler, *WARNINGS, "-O2", str(folder / "main.c"), "-lm", "-o", str(folder / "program")]
         succeed(command, "the C compiler refuses kernels")

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onnxtile.firmware.kernels import CTYPES
 from onnxtile.firmware.program import ByteAddress, CProgram, OpenNumber, OpenSize, Port, StreamPort
+from onnxtile.report.format import c_texts
 from onnxtile.report.formats.to_header import comment, filled, identifier, identifiers
 from onnxtile.system.dataclass import dataclass
+
+_C = c_texts("onnxtile.firmware", "program.c")
+"""Texts in C, by name."""
 
 
 @dataclass(frozen=True)
@@ -152,29 +156,6 @@ def reset(interface: Interface) -> Iterator[str]:
 
 # The header.
 
-_HEADER = """\
-/* ${title}: a model in C, in the memory that onnxtile planned. Generated: do not edit. */
-#ifndef ${P}_H
-#define ${P}_H
-
-#include <stddef.h>
-#include <stdint.h>
-#ifndef __cplusplus
-#include <stdbool.h>
-#endif
-
-#if defined(__GNUC__)
-#define ${P}_ALIGNED __attribute__((aligned(${alignment})))
-#elif defined(_MSC_VER)
-#define ${P}_ALIGNED __declspec(align(${alignment}))
-#else
-#define ${P}_ALIGNED
-#endif
-#ifndef ${P}_WEIGHTS_SECTION
-#define ${P}_WEIGHTS_SECTION /* such as __attribute__((section(".rodata.weights"))) */
-#endif
-"""
-
 
 def _sizes_text(port: Port) -> str:
     """Return the sizes of an input or output for a reader, as formulas over ranges."""
@@ -200,7 +181,7 @@ def header_text(
     name = interface.name
     upper = name.upper()
     alignment = max(alignment, 8)  # that of the largest element
-    lines = [filled(_HEADER, upper, title=comment(title), alignment=str(alignment))]
+    lines = [filled(_C["header"], upper, title=comment(title), alignment=str(alignment))]
     for arena, variable, size in interface.arenas:
         lines += [f"#define {variable.upper()}_SIZE {size}u /* bytes of the memory {comment(arena)} */"]
         lines += [f"#ifndef {variable.upper()}_SECTION", f"#define {variable.upper()}_SECTION", "#endif"]

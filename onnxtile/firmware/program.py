@@ -19,10 +19,14 @@ from onnxtile.declare.plan_document import MemoryCopy
 from onnxtile.firmware.own_kernels import OwnCall
 from onnxtile.model.formula import SizeFormula, SizeRanges, product_of
 from onnxtile.model.save import MAX_IR_VERSION
+from onnxtile.report.format import c_texts
 from onnxtile.report.formats.to_header import filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import UsageError
 from onnxtile.system.runtime import Array
+
+_C = c_texts("onnxtile.firmware", "program.c")
+"""Texts in C, by name."""
 
 ARENA, INPUT, OUTPUT, CONSTANT, WORKSPACE = "arena", "input", "output", "constant", "workspace"
 """Where bytes may lie: in an arena, with the caller, in flash, or in the workspace of a kernel."""
@@ -377,67 +381,10 @@ class TransferSchedule:
 
 # The functions in C that make them.
 
-DECLARED = """\
-/* Copies between the memories. Define both functions to make them by a driver, such as that of a DMA: these here are weak.
- * Copies are made in the order of their starts. Where a compiler has no weak functions, define ${P}_OWN_COPY. */
-void ${p}_copy(uint32_t id, void *target, const void *source, size_t size); /* starts a copy */
-void ${p}_wait(uint32_t id); /* returns when the copy has ended */
-"""
-DEFINED = """\
-#if defined(__GNUC__)
-#define ${P}_WEAK __attribute__((weak))
-#else
-#define ${P}_WEAK
-#endif
-#ifndef ${P}_OWN_COPY
-${P}_WEAK void ${p}_copy(uint32_t id, void *target, const void *source, size_t size) {
-    (void)id;
-    memcpy(target, source, size);
-}
-${P}_WEAK void ${p}_wait(uint32_t id) { (void)id; }
-#endif
-"""
-_DRIVER = """\
-#include "${title}.h"
-
-#include <string.h>
-
-/* Of three runs the first makes each copy when it starts, the second when it has to have ended, the third every second one so. */
-static struct {
-    uint32_t id;
-    void *target;
-    const void *source;
-    size_t size;
-} started[${count}];
-static uint32_t made, count, run;
-
-static void make(uint32_t end) {
-    for (; made < end; ++made) memcpy(started[made].target, started[made].source, started[made].size);
-}
-
-void ${p}_copy(uint32_t id, void *target, const void *source, size_t size) {
-    if (count && id <= started[count - 1u].id) {
-        made = count = 0;
-        ++run;
-    }
-    started[count].id = id;
-    started[count].target = target;
-    started[count].source = source;
-    started[count++].size = size;
-    if (run % 3u == 0u || (run % 3u == 2u && id % 2u == 0u)) make(count);
-}
-
-void ${p}_wait(uint32_t id) {
-    uint32_t end = made;
-    while (end < count && started[end].id <= id) ++end;
-    make(end);
-}
-"""
-
 
 def proving_driver(title: str, name: str, count: int) -> str:
     """Return a driver in C of a program with `count` transfers, which makes them early in one run and late in the next."""
-    return filled(_DRIVER, name.upper(), title=title, count=count) + "\n"
+    return filled(_C["driver"], name.upper(), title=title, count=count) + "\n"
 
 
 # Numbers of a program over ranges of sizes, as formulas of the sizes: found from what they are at several sizes.

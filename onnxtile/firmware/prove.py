@@ -33,12 +33,16 @@ from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import all_values
 from onnxtile.planning.ranges import sizes_of_runs
 from onnxtile.planning.result import PlanResult
+from onnxtile.report.format import c_texts
 from onnxtile.report.formats.to_header import filled
 from onnxtile.shapes.opened_calls import Unfolded, fold, written_out
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Mismatch, UsageError
 from onnxtile.system.runtime import Array, Session
 from onnxtile.verification.values import OutputError, badness, compare_values
+
+_C = c_texts("onnxtile.firmware", "proof.c")
+"""Texts in C, by name."""
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror")
 """The options with which a file has to compile."""
@@ -234,78 +238,6 @@ def _array(value: Any) -> Array:
     return value.array() if isinstance(value, TensorMemory) else np.asarray(value)
 
 
-_MAIN = """\
-/* Runs a model on the inputs in input.bin, one set after the other, and writes the outputs to output.bin. */
-#include "${title}.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define ZONE 256u
-static unsigned char zones_intact(const unsigned char *start, size_t size, size_t most) {
-    for (size_t i = 0; i < ZONE + (most - size); ++i)
-        if (start[i % ZONE] != 0xC3u || start[ZONE + size + i] != 0xC3u) return 0;
-    return 1;
-}
-#define ALIGNED(name, size) static ${P}_ALIGNED unsigned char name[(size) + 2u * ZONE]
-${memory}
-static FILE *in, *out;
-static int read_all(void *at, size_t size) { return fread(at, 1, size, in) == size; }
-static int read_number(uint32_t *number) { return read_all(number, sizeof *number); }
-${check}
-${weights}
-
-int main(void) {
-    in = fopen("input.bin", "rb");
-    out = fopen("output.bin", "wb");
-    if (!in || !out) return 2;
-${fill}
-${open}
-    for (int run = 0; run < ${runs}; ++run) {
-${body}
-    }
-    fclose(in);
-    return fclose(out) ? 2 : 0;
-}
-"""
-
-
-_CHECK = """
-static FILE *expected, *got;
-/* Writes a result to got.bin, and takes that in expected.bin in its place; does nothing where there is no such file. */
-void ${p}_check(uint8_t *at, size_t size);
-void ${p}_check(uint8_t *at, size_t size) {
-    if (got && (fwrite(at, 1, size, got) != size || fread(at, 1, size, expected) != size)) exit(2);
-}
-"""
-_OPEN = """\
-    expected = fopen("expected.bin", "rb");
-    if (expected && !(got = fopen("got.bin", "wb"))) return 2;
-"""
-
-
-_WEIGHTS = """\
-#ifdef WEIGHTS_IN_FLASH
-extern const uint8_t weights_in_flash[];
-__asm__(".section .rodata\\n.balign 16\\n.global weights_in_flash\\nweights_in_flash:\\n.incbin \\"" WEIGHTS_IN_FLASH "\\"\\n.text\\n");
-static int give_weights(void) {
-    ${p}_weights = weights_in_flash;
-    return 1;
-}
-#else
-static int give_weights(void) {
-    FILE *file = fopen("${title}.weights.bin", "rb");
-    uint8_t *bytes = (uint8_t *)malloc(${P}_WEIGHTS_SIZE);
-    if (!file || !bytes || fread(bytes, 1, ${P}_WEIGHTS_SIZE, file) != ${P}_WEIGHTS_SIZE) return 0;
-    ${p}_weights = bytes;
-    return fclose(file) == 0;
-}
-#endif
-"""
-"""Gives a program its weights: those of a target are in flash, as they are on a device."""
-
-
 def main_text(source: CSource, runs: int) -> str:
     """Return a program that runs `source` on a file of inputs."""
     interface, name = source.interface, source.interface.name
@@ -319,7 +251,7 @@ def main_text(source: CSource, runs: int) -> str:
         checks.append(f"        if (!zones_intact(block_{variable}, {size}u, {size}u)) return 3;")
     fill += [f"    {name}_reset();"] if interface.resets else []
     fill += ["    if (!give_weights()) return 2;"] if source.weights_file else []
-    weights = filled(_WEIGHTS, name.upper(), title=source.title) if source.weights_file else ""
+    weights = filled(_C["weights"], name.upper(), title=source.title) if source.weights_file else ""
     for _, in_c in interface.taken_sizes:
         body.append(f"        uint32_t dim_{in_c};")
         body.append(f"        if (!read_number(&dim_{in_c})) return 2;")
@@ -351,8 +283,8 @@ def main_text(source: CSource, runs: int) -> str:
         body.append(f"        for (uint32_t row = 0, size = size_{in_c} / {port.rows}u; row < {port.rows}u; ++row)")
         body.append(f"            if (fwrite({origin} + row * {port.pitch}u, 1, size, out) != size) return 2;")
     texts = {key: "\n".join(lines) for key, lines in (("memory", memory), ("fill", fill), ("body", body))}
-    texts |= {"check": filled(_CHECK, name), "open": _OPEN} if source.checks else {"check": "", "open": ""}
-    return filled(_MAIN, name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
+    texts |= {"check": filled(_C["check"], name), "open": _C["open"]} if source.checks else {"check": "", "open": ""}
+    return filled(_C["main"], name.upper(), title=source.title, runs=runs, weights=weights, **texts) + "\n"
 
 
 def _rows_function(number: int, port: StreamPort, function: str) -> str:

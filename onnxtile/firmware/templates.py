@@ -14,7 +14,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnxtile.firmware.program import SCALES, ZEROS, DistinctKernel, StoredForm, TensorForm
+from onnxtile.report.format import c_texts
 from onnxtile.system.dataclass import dataclass
+
+_C = c_texts("onnxtile.firmware", "kernels.c")
+"""Texts in C, by name."""
 
 HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n#define idx_t int32_t\n"
 """What templates need where no kernel is by emx-onnx-cgen."""
@@ -87,15 +91,6 @@ def _filled(text: str, holes: Mapping[str, object]) -> str:
 # quotients of scales, and adds in one rounding each (`fmaf`, on processors that have it). A model in this operator was checked
 # with onnxruntime, so its bytes are those of that kernel.
 
-_SUM = """\
-    const float ratio_a = ${a_scale}[0] / ${c_scale}[0], ratio_b = ${b_scale}[0] / ${c_scale}[0];
-    const float fixed = (float)${c_zero}[0] - fmaf(ratio_a, (float)${a_zero}[0], ratio_b * (float)${b_zero}[0]);
-    for (idx_t i = 0; i < ${count}; ++i) {
-        const float sum = nearbyintf(fmaf((float)${a}[i], ratio_a, fmaf((float)${b}[i], ratio_b, fixed)));
-        ${c}[i] = (${type})(sum < ${low}.0f ? ${low}.0f : sum > ${high}.0f ? ${high}.0f : sum);
-    }
-"""
-
 
 def _sum(kernel: _TemplateKernel) -> KernelText | None:
     """Return QLinearAdd of two tensors of one size; others, and islands, which round as floats do, are emx-onnx-cgen's."""
@@ -111,64 +106,11 @@ def _sum(kernel: _TemplateKernel) -> KernelText | None:
         if is_signed
         else {"type": "uint8_t", "low": "0", "high": "255"}
     )
-    return KernelText("", _filled(_SUM, holes | limits), tuple(dict.fromkeys((*names, c))))
+    return KernelText("", _filled(_C["sum"], holes | limits), tuple(dict.fromkeys((*names, c))))
 
 
 # A layer of gated recurrent units: the state is in the result, and two or three rows of gates are beside it.
 
-_DOT = """\
-static float KERNEL_dot(const float *a, const float *b, idx_t count, float sum) {
-    for (idx_t i = 0; i < count; ++i) sum += a[i] * b[i];
-    return sum;
-}
-static float KERNEL_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-"""
-_GRU = """\
-    for (idx_t d = 0; d < ${directions}; ++d) {
-        const bool is_backwards = ${backwards};
-        const float *const w = ${w} + d * ${gates} * ${inputs};
-        const float *const r = ${r} + d * ${gates} * ${units};
-        for (idx_t batch = 0; batch < ${batches}; ++batch) {
-            float update[${units}], reset[${units}]${more};
-            float *const state = ${state};
-            for (idx_t i = 0; i < ${units}; ++i) state[i] = ${first};
-            for (idx_t step = 0; step < ${steps}; ++step) {
-                const idx_t at = is_backwards ? ${steps} - 1 - step : step;
-                const float *const x = ${x} + (at * ${batches} + batch) * ${inputs};
-                for (idx_t i = 0; i < ${units}; ++i) {
-                    const idx_t j = i + ${units};
-                    float z = 0.0f, q = 0.0f;
-                    for (idx_t k = 0; k < ${inputs}; ++k) {
-                        z += x[k] * w[i * ${inputs} + k];
-                        q += x[k] * w[j * ${inputs} + k];
-                    }
-                    for (idx_t k = 0; k < ${units}; ++k) {
-                        z += state[k] * r[i * ${units} + k];
-                        q += state[k] * r[j * ${units} + k];
-                    }
-                    update[i] = KERNEL_sigmoid(z${bias_z});
-                    reset[i] = KERNEL_sigmoid(q${bias_q});
-                }
-${candidate}
-                for (idx_t i = 0; i < ${units}; ++i) state[i] = (1.0f - update[i]) * tanhf(${next}[i]) + update[i] * state[i];
-${row}
-            }
-        }
-    }
-"""
-_RESET_AFTER = """\
-                for (idx_t i = 0; i < ${units}; ++i) {
-                    const idx_t j = i + 2 * ${units};
-                    const float recurrent = KERNEL_dot(state, r + j * ${units}, ${units}, 0.0f)${bias_r};
-                    reset[i] = KERNEL_dot(x, w + j * ${inputs}, ${inputs}, 0.0f) + reset[i] * recurrent${bias_h};
-                }"""
-_RESET_BEFORE = """\
-                for (idx_t i = 0; i < ${units}; ++i) reset[i] *= state[i];
-                for (idx_t i = 0; i < ${units}; ++i) {
-                    const idx_t j = i + 2 * ${units};
-                    const float seen = KERNEL_dot(x, w + j * ${inputs}, ${inputs}, 0.0f);
-                    next[i] = KERNEL_dot(reset, r + j * ${units}, ${units}, seen)${bias_h}${bias_r};
-                }"""
 _USUAL = {"direction", "hidden_size"}
 """The attributes of a layer with its usual functions."""
 _DIRECTIONS = {b"forward": "false", b"reverse": "true", b"bidirectional": "d == 1"}
@@ -210,44 +152,16 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
         if rows
         else "",
     }
-    text = _filled(_GRU.replace("${candidate}", _RESET_AFTER if after else _RESET_BEFORE), holes)
+    text = _filled(
+        _C["gru"].replace("${candidate}", _C["reset_after"].rstrip("\n") if after else _C["reset_before"].rstrip("\n")),
+        holes,
+    )
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
     operands = tuple(name for name in (x, w, r, bias, first, rows, last) if name)
-    return KernelText(_DOT, "".join(lines), operands)
+    return KernelText(_C["dot"], "".join(lines), operands)
 
 
 # A layer of long short-term memory. Of a way back, emx-onnx-cgen 1.4 stores the states in the order in which it computes them.
-
-_LSTM = """\
-    for (idx_t d = 0; d < ${directions}; ++d) {
-        const bool is_backwards = ${backwards};
-        const float *const w = ${w} + d * ${gates} * ${inputs};
-        const float *const r = ${r} + d * ${gates} * ${units};
-        for (idx_t batch = 0; batch < ${batches}; ++batch) {
-            float gate[${gates}], state[${units}], cell[${units}];
-            for (idx_t i = 0; i < ${units}; ++i) {
-                state[i] = ${state};
-                cell[i] = ${cell};
-            }
-            for (idx_t step = 0; step < ${steps}; ++step) {
-                const idx_t at = is_backwards ? ${steps} - 1 - step : step;
-                const float *const x = ${x} + (at * ${batches} + batch) * ${inputs};
-                for (idx_t i = 0; i < ${gates}; ++i) {
-                    const float seen = KERNEL_dot(x, w + i * ${inputs}, ${inputs}, ${bias});
-                    gate[i] = KERNEL_dot(state, r + i * ${units}, ${units}, seen);
-                }
-                for (idx_t i = 0; i < ${units}; ++i) {
-                    const float *const g = gate + i;
-                    cell[i] = KERNEL_sigmoid(g[2 * ${units}]) * cell[i] + KERNEL_sigmoid(g[0]) * tanhf(g[3 * ${units}]);
-                    state[i] = KERNEL_sigmoid(g[${units}]) * tanhf(cell[i]);
-                }
-${row}
-            }
-${last_state}
-${last_cell}
-        }
-    }
-"""
 
 
 def _lstm(kernel: _TemplateKernel) -> KernelText | None:
@@ -275,74 +189,14 @@ def _lstm(kernel: _TemplateKernel) -> KernelText | None:
         "last_state": f"            memcpy({last_state} + {offset}, state, {size});" if last_state else "",
         "last_cell": f"            memcpy({last_cell} + {offset}, cell, {size});" if last_cell else "",
     }
-    lines = (line for line in _filled(_LSTM, holes).splitlines(keepends=True) if line.strip())
+    lines = (line for line in _filled(_C["lstm"], holes).splitlines(keepends=True) if line.strip())
     operands = tuple(name for name in (x, w, r, bias, state, cell, rows, last_state, last_cell) if name)
-    return KernelText(_DOT, "".join(lines), operands)
+    return KernelText(_C["dot"], "".join(lines), operands)
 
 
 # A convolution over images. No condition is inside the innermost loop: the rows and columns of the kernel that are on the image are known
 # before. Where an element of the result is a sum over many channels, that loop is over these.
 
-_CONVOLUTION = """\
-    for (idx_t o = 0; o < ${channels}; ++o) {
-        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
-        const ${w_type} *const filter = ${w} + o * ${depth} * ${kernel};
-${before}
-        for (idx_t i = 0; i < ${result_rows}; ++i) {
-            const idx_t top = i * ${row_stride} - ${rows_before};
-            const idx_t row = top < 0 ? -top : 0, row_end = ${rows} - top < ${kernel_rows} ? ${rows} - top : ${kernel_rows};
-            for (idx_t j = 0; j < ${result_columns}; ++j) {
-                const idx_t left = j * ${column_stride} - ${columns_before};
-                const idx_t column = left < 0 ? -left : 0;
-                const idx_t column_end = ${columns} - left < ${kernel_columns} ? ${columns} - left : ${kernel_columns};
-                ${sum_type} sum = ${first};
-${loops}
-                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
-            }
-        }
-    }
-"""
-_POINTWISE = """\
-    for (idx_t o = 0; o < ${channels}; ++o) {
-        const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};
-        const ${w_type} *const filter = ${w} + o * ${depth};
-${before}
-        for (idx_t i = 0; i < ${result_rows}; ++i) {
-            for (idx_t j = 0; j < ${result_columns}; ++j) {
-                const ${x_type} *a = image + i * ${row_stride} * ${columns} + j * ${column_stride};
-                ${sum_type} sum = ${first};
-                for (idx_t c = 0; c < ${depth}; ++c, a += ${area}) sum += ${product};
-                ${y}[(o * ${result_rows} + i) * ${result_columns} + j] = ${stored};
-            }
-        }
-    }
-"""
-_OVER_CHANNELS = """\
-                for (idx_t k = row; k < row_end; ++k) {
-                    for (idx_t l = column; l < column_end; ++l) {
-                        const ${x_type} *a = image + (top + k) * ${columns} + left + l;
-                        const ${w_type} *b = filter + k * ${kernel_columns} + l;
-                        for (idx_t c = 0; c < ${depth}; ++c, a += ${area}, b += ${kernel}) sum += ${product};
-                    }
-                }"""
-_OVER_COLUMNS = """\
-                for (idx_t c = 0; c < ${depth}; ++c) {
-                    for (idx_t k = row; k < row_end; ++k) {
-                        const ${x_type} *const a = image + c * ${area} + (top + k) * ${columns} + left;
-                        const ${w_type} *const b = filter + c * ${kernel} + k * ${kernel_columns};
-                        for (idx_t l = column; l < column_end; ++l) sum += ${product};
-                    }
-                }"""
-_ROUNDED = """\
-        const int32_t x_zero = ${x_zero}[0], w_zero = ${w_zero}[${w_zero_at}];
-        const float scale = ${x_scale}[0] * ${w_scale}[${w_scale_at}] / ${y_scale}[0], zero = (float)${y_zero}[0];
-"""
-_CLAMPED = """\
-static ${type} KERNEL_rounded(float value, float zero) {
-    const float nearest = nearbyintf(value) + zero;
-    return (${type})(nearest < ${low} ? ${low} : nearest > ${high} ? ${high} : nearest);
-}
-"""
 _CTYPES: Mapping[int, str] = {
     onnx.TensorProto.FLOAT: "float",
     onnx.TensorProto.INT8: "int8_t",
@@ -403,32 +257,27 @@ def _convolution(kernel: _TemplateKernel) -> KernelText | None:
         holes |= {
             "sum_type": "int32_t",
             "stored": "KERNEL_rounded((float)sum * scale, zero)",
-            "before": _ROUNDED,
+            "before": _C["rounded"],
             **names,
             **each,
         }
         operands += names.values()
     is_pointwise = weights[2:] == (1, 1) and not any(pads)
     is_deep = weights[1] >= _LEAST_DEPTH
-    loops = "" if is_pointwise else _OVER_CHANNELS if is_deep else _OVER_COLUMNS
+    loops = "" if is_pointwise else _C["over_channels"].rstrip("\n") if is_deep else _C["over_columns"].rstrip("\n")
     pair = ("*a", "filter[c]") if is_pointwise else ("*a", "*b") if is_deep else ("a[l]", "b[l]")
     product = "({} - x_zero) * ({} - w_zero)" if is_rounded else "{} * {}"
-    text = (_POINTWISE if is_pointwise else _CONVOLUTION).replace("${loops}", loops)
+    text = (_C["pointwise"] if is_pointwise else _C["convolution"]).replace("${loops}", loops)
     text = _filled(_filled(text, {"product": product.format(*pair), "before": holes.pop("before")}), holes)
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
-    helper = _filled(_CLAMPED, {"type": _CTYPES[kernel.form(y).dtype], "low": low, "high": high}) if is_rounded else ""
+    helper = (
+        _filled(_C["clamped"], {"type": _CTYPES[kernel.form(y).dtype], "low": low, "high": high}) if is_rounded else ""
+    )
     return KernelText(helper, "".join(lines), tuple(dict.fromkeys(name for name in operands if name)))
 
 
 # Kernels that unpack weights of few bits. Each weight is unpacked once where a loop over rows or over an image is innermost: the result is
 # the sum so far, so nothing else is in memory.
-
-_NUMBER = """\
-static int32_t KERNEL_number(const uint8_t *q, idx_t i) {
-    const int32_t number = q[i / 2] >> i % 2 * 4 & 15;
-    return ${number};
-}
-"""
 
 
 class _Weight:
@@ -437,7 +286,7 @@ class _Weight:
     def __init__(self, form: StoredForm, tensors: Sequence[tuple[str, TensorForm]]) -> None:
         self._form, self._forms = form, dict(tensors)
         number = "(number ^ 8) - 8" if form.is_signed else "number"
-        self.helper = _filled(_NUMBER, {"number": number}) if form.bits == 4 else ""
+        self.helper = _filled(_C["number"], {"number": number}) if form.bits == 4 else ""
         self.operands = (form.operand, SCALES, *([ZEROS] if ZEROS in self._forms else []))
         self.sizes = tuple(form.sizes[axis] for axis in form.order)
         self.is_half = self._forms[SCALES].dtype == onnx.TensorProto.FLOAT16
@@ -469,29 +318,6 @@ def _flat_index(indices: Sequence[str], sizes: Sequence[int]) -> str:
     return flat
 
 
-_PRODUCT = """\
-    for (idx_t j = 0; j < ${columns}; ++j) {
-        for (idx_t i = 0; i < ${rows}; ++i) ${y}[i * ${columns} + j] = ${first};
-        for (idx_t k = 0; k < ${depth}; ++k) {
-            const float weight = ${weight};
-            for (idx_t i = 0; i < ${rows}; ++i) ${y}[i * ${columns} + j] += ${x}[${x_at}] * weight;
-        }
-    }
-"""
-
-
-_HALF_PRODUCT = """\
-    for (idx_t i = 0; i < ${rows}; ++i) {
-        for (idx_t j = 0; j < ${columns}; ++j) {
-            float sum = ${first};
-            for (idx_t k = 0; k < ${depth}; ++k) sum += (float)${x}[${x_at}] * ${weight};
-            ${y}[i * ${columns} + j] = (_Float16)sum;
-        }
-    }
-"""
-"""The product of floats of 16 bits: a sum of these would be rounded at each step, so each weight is unpacked once for each row."""
-
-
 def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     """Return a MatMul or Gemm by a matrix of stored weights."""
     x, bias, y = kernel.name(0), kernel.name(2), kernel.result(0)
@@ -511,79 +337,8 @@ def _unpacking_product(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
         "weight": weight.at(*indices) + ("" if alpha == 1.0 else f" * {alpha!r}f"),
     }
     operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
-    text = _HALF_PRODUCT if weight.is_half else _PRODUCT
+    text = _C["half_product"] if weight.is_half else _C["product"]
     return KernelText(weight.helper, _filled(text, holes), tuple(operands))
-
-
-_UNPACKING_CONVOLUTION = """\
-    for (idx_t n = 0; n < ${batches}; ++n) {
-        for (idx_t o = 0; o < ${channels}; ++o) {
-            float *const result = ${y} + (n * ${channels} + o) * ${result_size};
-            for (idx_t i = 0; i < ${result_size}; ++i) result[i] = ${first};
-            for (idx_t c = 0; c < ${depth}; ++c) {
-                const float *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${size};
-                for (idx_t m = 0; m < ${kernel_0}; ++m) {
-                    for (idx_t k = 0; k < ${kernel_1}; ++k) {
-                        for (idx_t l = 0; l < ${kernel_2}; ++l) {
-                            const float weight = ${weight};
-${along_row}
-                            for (idx_t h = 0; h < ${result_0}; ++h) {
-                                const idx_t plane = h * ${stride_0} + m * ${dilation_0} - ${before_0};
-                                if (plane < 0 || plane >= ${size_0}) continue;
-                                for (idx_t i = 0; i < ${result_1}; ++i) {
-                                    const idx_t row = i * ${stride_1} + k * ${dilation_1} - ${before_1};
-                                    if (row < 0 || row >= ${size_1}) continue;
-                                    float *const to = result + (h * ${result_1} + i) * ${result_2};
-                                    const float *const from = image + (plane * ${size_1} + row) * ${size_2} + left;
-                                    for (idx_t j = start; j < end; ++j) to[j] += from[j * ${stride_2}] * weight;
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-"""
-
-
-_HALF_CONVOLUTION = """\
-    for (idx_t n = 0; n < ${batches}; ++n) {
-        for (idx_t o = 0; o < ${channels}; ++o) {
-            for (idx_t h = 0; h < ${result_0}; ++h) {
-                for (idx_t i = 0; i < ${result_1}; ++i) {
-                    float sums[${result_2}];
-                    for (idx_t j = 0; j < ${result_2}; ++j) sums[j] = ${first};
-                    for (idx_t c = 0; c < ${depth}; ++c) {
-                        const _Float16 *const image = ${x} + (n * ${image_channels} + o / ${channels_of_group} * ${depth} + c) * ${size};
-                        for (idx_t m = 0; m < ${kernel_0}; ++m) {
-                            const idx_t plane = h * ${stride_0} + m * ${dilation_0} - ${before_0};
-                            if (plane < 0 || plane >= ${size_0}) continue;
-                            for (idx_t k = 0; k < ${kernel_1}; ++k) {
-                                const idx_t row = i * ${stride_1} + k * ${dilation_1} - ${before_1};
-                                if (row < 0 || row >= ${size_1}) continue;
-                                for (idx_t l = 0; l < ${kernel_2}; ++l) {
-                                    const float weight = ${weight};
-${along_row}
-                                    const _Float16 *const from = image + (plane * ${size_1} + row) * ${size_2} + left;
-                                    for (idx_t j = start; j < end; ++j) sums[j] += (float)from[j * ${stride_2}] * weight;
-                                }
-                            }
-                        }
-                    }
-                    _Float16 *const to = ${y} + (((n * ${channels} + o) * ${result_0} + h) * ${result_1} + i) * ${result_2};
-                    for (idx_t j = 0; j < ${result_2}; ++j) to[j] = (_Float16)sums[j];
-                }
-            }
-        }
-    }
-"""
-"""The convolution of floats of 16 bits: the sums of a row are floats, so each weight is unpacked once for each row."""
-_ALONG_ROW = """\
-const idx_t left = l * ${dilation_2} - ${before_2};
-const idx_t start = left < 0 ? (${stride_2} - 1 - left) / ${stride_2} : 0;
-const idx_t last = ${size_2} - left > 0 ? (${size_2} - left + ${stride_2} - 1) / ${stride_2} : 0;
-const idx_t end = last < ${result_2} ? last : ${result_2};"""
 
 
 def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
@@ -607,8 +362,8 @@ def _unpacking_convolution(kernel: _TemplateKernel, weight: _Weight) -> KernelTe
         **{f"{name}_{axis}": each for name, row in numbers.items() for axis, each in enumerate((1, 1, *row)[-3:])},
     }
     operands = dict.fromkeys((x, *weight.operands, *([bias] if bias else []), y))
-    text, depth = (_HALF_CONVOLUTION, 36) if weight.is_half else (_UNPACKING_CONVOLUTION, 28)
-    text = text.replace("${along_row}", indent(_ALONG_ROW, " " * depth))
+    text, depth = (_C["half_convolution"], 36) if weight.is_half else (_C["unpacking_convolution"], 28)
+    text = text.replace("${along_row}", indent(_C["along_row"].rstrip("\n"), " " * depth))
     return KernelText(weight.helper, _filled(text, holes), tuple(operands))
 
 
@@ -632,17 +387,6 @@ def _pads_before(
     return [pads // 2 if auto == b"SAME_UPPER" else pads - pads // 2 for pads in both]
 
 
-_GATHER = """\
-    for (idx_t a = 0; a < ${before}; ++a) {
-        for (idx_t i = 0; i < ${count}; ++i) {
-            const idx_t index = (idx_t)${indices}[i];
-            const idx_t taken = index < 0 ? index + ${length} : index;
-            for (idx_t b = 0; b < ${after}; ++b) ${y}[(a * ${count} + i) * ${after} + b] = ${weight};
-        }
-    }
-"""
-
-
 def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
     """Return a Gather of rows of stored weights."""
     indices, y, sizes = kernel.name(1), kernel.result(0), weight.sizes
@@ -656,7 +400,7 @@ def _unpacking_gather(kernel: _TemplateKernel, weight: _Weight) -> KernelText:
         **{"indices": indices, "y": y, "count": prod(kernel.form(indices).sizes), "length": sizes[axis]},
         **{"before": prod(sizes[:axis]), "after": prod(sizes[axis + 1 :]), "weight": weight.at(*places)},
     }
-    return KernelText(weight.helper, _filled(_GATHER, holes), tuple(dict.fromkeys((*weight.operands, indices, y))))
+    return KernelText(weight.helper, _filled(_C["gather"], holes), tuple(dict.fromkeys((*weight.operands, indices, y))))
 
 
 # An Expand by the indices of all axes, so that it can read a growing state, whose rows are apart. That of emx-onnx-cgen reads one piece.

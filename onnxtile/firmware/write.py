@@ -34,8 +34,6 @@ from onnxtile.firmware.kernels import NO_KERNELS, CFunction, CKernel, kernels_in
 from onnxtile.firmware.program import (
     ARENA,
     CONSTANT,
-    DECLARED,
-    DEFINED,
     WORKSPACE,
     Branch,
     ByteAddress,
@@ -50,9 +48,13 @@ from onnxtile.firmware.program import (
     flat,
     kernels_of,
 )
+from onnxtile.report.format import c_texts
 from onnxtile.report.formats.to_header import comment, filled
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import about_options
+
+_C = c_texts("onnxtile.firmware", "program.c")
+"""Texts in C, by name."""
 
 _MOST_IN_CODE = 1 << 29
 """Bytes of weights in the text of C: each takes three of text, and a compiler many more."""
@@ -143,7 +145,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         _head(title, name, in_c.head),
         *([f"const uint8_t *{name}_weights;"] if in_file else _weights(weights, name)),
         *_memory(interface.arenas, name, program.workspace),
-        *([filled(DEFINED, name.upper())] if table.transfers else []),
+        *([filled(_C["defined"], name.upper())] if table.transfers else []),
         *(function.text for function in functions),
         f"static void (*const {name}_functions[])(const idx_t *, uint8_t *const *) = {{",
         *_wrapped(
@@ -156,7 +158,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         *_bytes(f"{name}_units", "uint8_t" if max(units) < 256 else "uint32_t", units),
         *size_variables(interface, len(computed)),
         filled(
-            _RUN,
+            _C["run"],
             name,
             operands=str(max((function.operands for function in functions), default=1)),
             numbers=str(max(largest, 1)),
@@ -172,7 +174,7 @@ def written(program: CProgram, title: str, weights_in: str = "code") -> CSource:
         len(described) + len(starts) * (2 if max(starts, default=0) < 1 << 16 else 4) + len(stream.data) + len(units)
     )
     declared = [_rows_declared(*stream) for stream in interface.streams]
-    declared += [filled(DECLARED, name.upper())] if table.transfers else []
+    declared += [filled(_C["declared"], name.upper())] if table.transfers else []
     return CSource(
         "\n".join(code) + "\n",
         header_text(interface, title, program.alignment, program.workspace, in_file, declared),
@@ -264,14 +266,6 @@ def _bases(interface: Interface, spaces: _Spaces, file: FlashWeights | None) -> 
             yield f"(uint8_t *){in_c[kind, number]}"
 
 
-_ROW = """\
-int64_t turn;
-    memcpy(&turn, x[2], sizeof turn);
-    const idx_t at = p[3] ? p[1] - 1 - (idx_t)turn : (idx_t)turn;
-    for (idx_t i = 0; i < p[0]; ++i) {
-        uint8_t *const row = x[0] + i * p[2], *const in_whole = x[1] + (i * p[1] + at) * p[2];
-        memmove(p[4] ? in_whole : row, p[4] ? row : in_whole, (size_t)p[2]);
-    }"""
 _HELPERS = {
     # A copy of so many bytes, from the second address to the first.
     "copy": (2, "memmove(x[0], x[1], (size_t)p[0]);"),
@@ -289,7 +283,7 @@ _HELPERS = {
     "number": (1, "const int64_t number = p[0];\n    memcpy(x[0], &number, sizeof number);"),
     # A copy of a row of a whole to bytes of its own: the runs of bytes that a row is, the rows, the bytes of a run, whether rows count
     # from the last on, and whether the copy goes the other way. The third address has the number of the row as int64.
-    "row": (3, _ROW),
+    "row": (3, _C["row"].rstrip("\n")),
 }
 """The functions that are no kernels: how many addresses they have, and their texts, in which `p` are the numbers of a call."""
 
@@ -391,19 +385,11 @@ _LARGE = 1 << 31
 _COMPUTED = "number & 1u ? ${p}_sizes[number >> 1] : (idx_t)(number >> 1)"
 
 
-_HEAD = """\
-/* A model in C, in the memory that onnxtile planned. Kernels by emx-onnx-cgen and onnxtile. Generated: do not edit. */
-#include "${title}.h"
-
-#include <string.h>
-"""
-
-
 def _head(title: str, name: str, head: str) -> str:
     head = re.sub(r"^/\*.*?\*/\n", "", head, count=1, flags=re.DOTALL).strip()
     head = head.replace("#include <string.h>\n", "").replace("#include <stdint.h>\n", "")
     head = head or NO_KERNELS.strip()
-    return f"{filled(_HEAD, name, title=title)}\n{head}\n"
+    return f"{filled(_C['head'], name, title=title)}\n{head}\n"
 
 
 def _wrapped(texts: Iterable[str], width: int = 118) -> Iterator[str]:
@@ -444,91 +430,7 @@ def _memory(arenas: Iterable[tuple[str, str, int]], name: str, workspace: int) -
         yield f"{name.upper()}_WORKSPACE_SECTION {name.upper()}_ALIGNED static uint8_t {name}_workspace[{name.upper()}_WORKSPACE_SIZE];"
 
 
-_RUN = """\
-
-static uint32_t ${p}_number(const uint8_t **at) {
-    uint32_t value = 0, shift = 0;
-    for (;; shift += 7) {
-        const uint8_t byte = *(*at)++;
-        value |= (uint32_t)(byte & 127u) << shift;
-        if (byte < 128u) return value;
-    }
-}
-
-static const uint8_t *${p}_call(const uint8_t *at, uint8_t *const *bases, uint32_t turn, uint32_t turns) {
-    const uint8_t *kernel = ${p}_kernels + ${p}_starts[${p}_number(&at)];
-    const uint32_t function = ${p}_number(&kernel), operands = ${p}_number(&kernel), numbers = ${p}_number(&kernel);
-    uint8_t *x[${operands}];
-    idx_t p[${numbers}];
-    for (uint32_t i = 0; i < numbers; ++i) {
-        const uint32_t number = ${p}_number(&kernel);
-        p[i] = ${number};
-    }
-    for (uint32_t i = 0; i < operands; ++i) {
-        uint32_t code = ${p}_number(&at), advance = 0;
-        if (turns > 1u) {
-            if (code & 1u) {
-                advance = ${p}_number(&at);
-                advance = advance & 1u ? 0u - (advance >> 1) - 1u : advance >> 1; /* modulo 2^32, as is the sum */
-            }
-            code >>= 1;
-        }
-        x[i] = bases[code % ${spaces}u] + (uint32_t)(code / ${spaces}u + advance * turn) * (size_t)${p}_units[code % ${spaces}u];
-    }
-    ${p}_functions[function](p, x);
-    return at;
-}
-
-${repeat}static void ${p}_walk(const uint8_t *at, uint8_t *const *bases) {
-    for (uint32_t code; (code = ${p}_number(&at)) != 0u;) {
-${repeats}        if (code & 1u) { /* 1 skips where a condition is not met, 3 always */
-            const uint32_t condition = code == 1u ? ${p}_number(&at) : 0u, length = ${p}_number(&at);
-            const size_t offset = condition / ${spaces}u * (size_t)${p}_units[condition % ${spaces}u];
-            if (code == 3u || !bases[condition % ${spaces}u][offset]) at += length;
-            continue;
-        }
-        const uint32_t turns = code >> 1, calls = ${p}_number(&at);
-        const uint8_t *start = at;
-        for (uint32_t turn = 0; turn < turns; ++turn) {
-            at = start;
-            for (uint32_t i = 0; i < calls; ++i) at = ${p}_call(at, bases, turn, turns);
-        }
-    }
-}
-"""
-_REPEAT = """\
-
-static void ${p}_walk(const uint8_t *at, uint8_t *const *bases);
-
-static uint8_t *${p}_place(const uint8_t **at, uint8_t *const *bases) {
-    const uint32_t code = ${p}_number(at) - 1u;
-    if (code == UINT32_MAX) return NULL;
-    return bases[code % ${spaces}u] + code / ${spaces}u * (size_t)${p}_units[code % ${spaces}u];
-}
-
-static const uint8_t *${p}_repeat(const uint8_t *at, uint8_t *const *bases) {
-    const uint8_t *const most = ${p}_place(&at, bases), *const goes_on = ${p}_place(&at, bases);
-    uint8_t *const number = ${p}_place(&at, bases);
-    const uint32_t length = ${p}_number(&at);
-    int64_t limit = INT64_MAX;
-    if (most) memcpy(&limit, most, sizeof limit);
-    for (int64_t turn = 0; turn < limit && *goes_on; ++turn) {
-        if (number) memcpy(number, &turn, sizeof turn);
-        ${p}_walk(at, bases);
-    }
-    return at + length;
-}
-
-"""
-_REPEATS = """\
-        if (code == 5u) {
-            at = ${p}_repeat(at, bases);
-            continue;
-        }
-"""
-
-
 def _repeat_texts(name: str, spaces: int, repeats: int) -> dict[str, str]:
     """Return the texts that only a program with repeats has."""
-    texts = {"repeat": filled(_REPEAT, name, spaces=spaces), "repeats": filled(_REPEATS, name)}
+    texts = {"repeat": filled(_C["repeat"], name, spaces=spaces), "repeats": filled(_C["repeats"], name)}
     return {hole: text + "\n" if repeats else "" for hole, text in texts.items()}

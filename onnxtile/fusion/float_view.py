@@ -26,6 +26,7 @@ from onnxtile.model.node_kinds import (
     sums_integers,
 )
 from onnxtile.model.opset import opset_of
+from onnxtile.operators.node_view import given_input
 from onnxtile.operators.table import FloatMeaning, names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
@@ -217,7 +218,7 @@ class _ViewWriter:
         others = [value for value in scaling.inputs if value is not scale]
         if len(others) != 1 or others[0] is None or not self._is_constant(others[0]):
             return
-        zero = node.inputs[3] if len(node.inputs) > 3 else None
+        zero = given_input(node, 3)
         kind = "Conv" if node.op_type == "ConvInteger" else "MatMul"
         operand = self._dequantised(node, weight, [others[0], zero], -1 if kind == "MatMul" else 0)
         product = _node(kind, [source, operand], list(node.attributes.values()), node.name)
@@ -225,11 +226,14 @@ class _ViewWriter:
 
     def _put_block_product(self, node: ir.Node, weight: int, bias: int) -> None:
         """Put a product of floats, and the sum with its bias, in the place of `node`."""
-        stored, added = node.inputs[weight], node.inputs[bias] if bias < len(node.inputs) else None
+        stored, added = node.inputs[weight], given_input(node, bias)
         if stored is None or not self._is_constant(stored):
             return
         scales = _BLOCK_SCALES.get(node.op_type)
-        operand = self._unpacked(node) if scales is None else self._dequantised(node, stored, _at(node, scales), -1)
+        if scales is None:
+            operand = self._unpacked(node)
+        else:
+            operand = self._dequantised(node, stored, [given_input(node, index) for index in scales], -1)
         nodes = [_node("MatMul", [node.inputs[0], operand], [], node.name)]
         if added is not None:
             nodes.append(_node("Add", [nodes[0].outputs[0], added], [], f"{node.name}/bias"))
@@ -268,10 +272,6 @@ class _ViewWriter:
 
 def _identity(size: int) -> ir.TensorProtocol:
     return ir.tensor(np.eye(size, dtype=np.float32))
-
-
-def _at(node: ir.Node, indices: Iterable[int]) -> list[ir.Value | None]:
-    return [node.inputs[index] if index < len(node.inputs) else None for index in indices]
 
 
 def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:

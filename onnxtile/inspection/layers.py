@@ -19,7 +19,7 @@ from onnxtile.model.formula import SizeFormula, SizeRanges
 from onnxtile.model.modules import ModulePath, dotted, module_classes, module_path
 from onnxtile.model.node_kinds import OWN_DOMAINS
 from onnxtile.model.topology import dependencies, graphs_in, main_graphs, node_ids, nodes_in
-from onnxtile.operators.node_view import Dims, operator_name
+from onnxtile.operators.node_view import Dims, given_input, operator_name
 from onnxtile.operators.table import Products, QuantisedPort, movement_of, operator_of, quantised_form
 from onnxtile.shapes.formulas import require_windows
 from onnxtile.shapes.resolve import Shapes, resolve, tensor_bytes
@@ -92,7 +92,7 @@ def _type(value: ir.Value | None, shapes: Shapes) -> str:
 
 def _stored(scoped: _Scoped, slot: int) -> ir.Value | None:
     """Return the tensor that is read at `slot`, before it is dequantised."""
-    value = scoped.node.inputs[slot] if slot < len(scoped.node.inputs) else None
+    value = given_input(scoped.node, slot)
     while value is not None:
         maker = value.producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and maker.domain in OWN_DOMAINS:

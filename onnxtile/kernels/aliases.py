@@ -27,7 +27,7 @@ from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
 from onnxtile.model.opset import opset_of
 from onnxtile.model.topology import all_nodes, dependencies, main_graphs
 from onnxtile.operators.families.movement import slice_ranges
-from onnxtile.operators.node_view import NodeView, NotApplicable
+from onnxtile.operators.node_view import NodeView, NotApplicable, given_input
 from onnxtile.operators.table import CONTROL_FLOW, No, Operator, operator_of, sharing_of
 from onnxtile.shapes.infer import inferred_types
 from onnxtile.shapes.resolve import Shapes, tensor_bytes
@@ -143,7 +143,7 @@ def _appended(node: ir.Node, facts: LayoutFacts) -> Iterator[tuple[ir.Value, ir.
     if row is None or not row.state_over:
         return
     for output, index in operands_of_state(node, is_standard=facts.is_standard(node)).items():
-        operand = node.inputs[index] if index < len(node.inputs) else None
+        operand = given_input(node, index)
         if operand is not None and output < len(node.outputs) and sum(value is operand for value in node.inputs) == 1:
             yield node.outputs[output], operand
 

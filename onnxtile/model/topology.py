@@ -295,9 +295,6 @@ class TopologicalOrder:
                 return None
         return after
 
-    def _others(self, first: int, last: int, members: Collection[ir.Node]) -> Iterable[ir.Node]:
-        return (node for node in self._slots[first : last + 1] if node is not None and node not in members)
-
     def contract(self, members: Collection[ir.Node], call: ir.Node, after: set[ir.Node]) -> None:
         """Put `call`, a node of no graph yet, in the place of the last of `members`, and the nodes `after` after it.
 
@@ -316,7 +313,8 @@ class TopologicalOrder:
                 self._slots[self._position.pop(node)] = None
             self._place(call, last)
             return
-        before = [node for node in self._others(first, last, members) if node not in after]
+        slots = (node for node in self._slots[first : last + 1] if node is not None)
+        before = [node for node in slots if node not in members and node not in after]
         for node in members:
             del self._position[node]
         self._slots[first : last + 1] = [None] * (last + 1 - first)

@@ -28,6 +28,11 @@ def operator_name(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
+def given_input(node: ir.Node, index: int) -> ir.Value | None:
+    """Return input `index` of `node`; None where it is missing."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 class ReasonCode(StrEnum):
     """The kind of reason why a node is left as it is: scripts compare it, people read the sentence."""
 
@@ -117,11 +122,11 @@ class NodeView:
 
     def has(self, index: int) -> bool:
         """Return whether the operand at `index` is given."""
-        return index < len(self.inputs) and self.inputs[index] is not None
+        return given_input(self.node, index) is not None
 
     def sizes(self, index: int) -> tuple[int, ...] | None:
         """Return the sizes of the operand at `index`; None where it is not given or its sizes are not known."""
-        value = self.inputs[index] if index < len(self.inputs) else None
+        value = given_input(self.node, index)
         return None if value is None else self.shapes.sizes(value)
 
     def operand(self, index: int) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ class NodeView:
 
         Raises NotApplicable for one that is computed.
         """
-        value = self.inputs[index] if index < len(self.inputs) else None
+        value = given_input(self.node, index)
         if value is None:
             return None
         if value not in self.constants:

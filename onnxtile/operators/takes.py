@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.operators.node_view import given_input
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
@@ -109,7 +110,7 @@ class Use:
 
     def operand(self, position: int) -> tuple[int, ...] | None:
         """Return the shape of another operand of the node; None where it is not known."""
-        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        value = given_input(self.node, position)
         return None if value is None else self.sizes(value)
 
 

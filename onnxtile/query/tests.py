@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
-from onnxtile.operators.node_view import Dims
+from onnxtile.operators.node_view import Dims, given_input
 from onnxtile.query.graph import Vertex, is_constant
 from onnxtile.query.language import (
     TRUTHS,
@@ -274,7 +274,7 @@ class Unchanged:
         return None
 
     def _is_inference(self, node: ir.Node) -> bool:
-        training = node.inputs[2] if len(node.inputs) > 2 else None
+        training = given_input(node, 2)
         if training is not None:
             return training in self._constants and not np.any(self._constants.array(training))
         return "is_test" not in node.attributes or node.attributes.get_int("is_test", 0) != 0
@@ -293,7 +293,7 @@ class Unchanged:
 
     def _numbers(self, node: ir.Node, index: int, name: str) -> Sequence[int] | None:
         """Return the integers of an operand that was an attribute once; none where it is not given, None where it is computed."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = given_input(node, index)
         if value is None:
             return node.attributes.get_ints(name, ())
         return self._constants.array(value).ravel().tolist() if value in self._constants else None
@@ -557,7 +557,7 @@ def _attribute(node: ir.Node, name: Name, facts: TestContext) -> Any:
         return absent if default is None else default
     if name.value in inputs:
         position = inputs.index(name.value)
-        value = node.inputs[position] if position < len(node.inputs) else None
+        value = given_input(node, position)
         return absent if value is None else value
     if name.value in _FIELDS and node.outputs:
         return _property(node.outputs[0], PropertyOf(name, name.value, name.span), facts)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +45,14 @@ class PlanExport(dict[str, Any]):
         self.certificate = certificate
         self.firmware = firmware
         self.modules = modules
+
+
+@cache
+def c_texts(package: str, name: str) -> dict[str, str]:
+    """Return the texts in the file `name` of the folder c/ of `package`, by the word after the slashes in the line before each."""
+    whole = (resources.files(package) / "c" / name).read_text(encoding="utf-8")
+    _, *parts = re.split(r"^//// (\w+).*\n", whole, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @dataclass(frozen=True)

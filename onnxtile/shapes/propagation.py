@@ -25,7 +25,7 @@ from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.submodel import assembled, tensor_type
 from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes, stored_sizes
-from onnxtile.operators.node_view import Dim, Dims
+from onnxtile.operators.node_view import Dim, Dims, given_input
 from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
 from onnxtile.shapes.contributed import KnownOperand, contributed_operators, results
@@ -260,7 +260,7 @@ class Propagation(KnownTensors):
         """Return whether a Range or Slice counts up, and the numbers at `places` from one end of an axis."""
         if growth.step is None:
             return True
-        step = node.inputs[growth.step] if len(node.inputs) > growth.step else None
+        step = given_input(node, growth.step)
         rises = step is None or (step in self._numbers and bool((self._interval(step)[0] > 0).all()))
         return rises and all(keeps_its_sign(self._interval(node.inputs[index])) for index in places)
 
@@ -304,7 +304,7 @@ class Propagation(KnownTensors):
         shapes = [None if value is None else self.sizes(value) for value in node.inputs]
 
         def reals(index: int) -> list[float] | None:
-            value = node.inputs[index] if index < len(node.inputs) else None
+            value = given_input(node, index)
             array = None if value is None or value in self._least else self._numbers.get(value)
             return array.ravel().tolist() if array is not None and array.dtype.kind == "f" else None
 
@@ -318,7 +318,7 @@ class Propagation(KnownTensors):
 
     def _list(self, node: ir.Node, index: int) -> SizeFormulas | None:
         """Return the elements of an operand that is a short list of whole numbers, or one of them."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = given_input(node, index)
         array = None if value is None or value in self._least else self._numbers.get(value)
         if value is None or array is None:
             return None if value is None else self._lists.get(value)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
+from operator import methodcaller
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, BinaryIO
@@ -84,6 +85,7 @@ _PREFIX, _SUFFIX = ".onnxtile.", ".tmp"
 _NAME = re.compile(rf"{re.escape(_PREFIX)}\w{{8}}{re.escape(_SUFFIX)}")
 _PRESENT: set[Path] = set()
 """Temporary files and folders of this process."""
+_IS_FILE, _IS_FOLDER = (methodcaller(name, follow_symlinks=False) for name in ("is_file", "is_dir"))
 _ENDING = Event()
 """Set when this process is about to end without leaving its blocks: no thread makes further ones."""
 
@@ -94,7 +96,7 @@ def temporary_file(folder: Path) -> Iterator[Path]:
 
     Files that killed processes left in `folder` are removed first, once for each folder. Raises OSError.
     """
-    _remove_left_over(folder.absolute(), _is_file)
+    _remove_left_over(folder.absolute(), _IS_FILE)
     with _locked_entry(folder, _new_file) as path:
         yield path
 
@@ -106,7 +108,7 @@ def temporary_folder() -> Iterator[Path]:
     Those that killed processes left there are removed first, once. Raises OSError.
     """
     folder = Path(tempfile.gettempdir())
-    _remove_left_over(folder.absolute(), _is_folder)
+    _remove_left_over(folder.absolute(), _IS_FOLDER)
     with _locked_entry(folder, _new_folder) as path:
         yield path
 
@@ -170,14 +172,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False)
 
 
 @cache

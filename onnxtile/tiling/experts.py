@@ -18,11 +18,11 @@ from onnxtile.model import keys
 from onnxtile.model.constants import prune
 from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import module_note, module_path
-from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode
+from onnxtile.operators.node_view import MICROSOFT, KnownConstants, NotApplicable, ReasonCode, given_input
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import Infeasible
 from onnxtile.system.runtime import Array
-from onnxtile.tiling.contraction import TilingFacts, given_input, required_input
+from onnxtile.tiling.contraction import TilingFacts, required_input
 from onnxtile.tiling.limits import Limits, TilingPolicy
 from onnxtile.tiling.result import SkippedNode, TiledExperts
 
@@ -208,9 +208,9 @@ def _node(
 def _part(
     site: ExpertSite, slot: int, start: int, end: int, constants: KnownConstants, names: Names
 ) -> ir.Value | None:
-    """Return the operand at `slot` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
+    """Return the operand at `slot` of the tile from `start` to `end`; the bias of the result goes into the last tile alone."""
     slots, value = _OPERANDS[site.node.op_type], site.node.inputs[slot]
-    if value is None or (slot == slots.bias and start):
+    if value is None or (slot == slots.bias and end < site.inner):
         return None
     if slot in slots.rows:
         at, axis = _rows(site, slot, start, end), 1

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from onnxtile.operators.node_view import MICROSOFT, Dims, NotApplicable, ReasonCode
+from onnxtile.operators.node_view import MICROSOFT, Dims, NotApplicable, ReasonCode, given_input
 from onnxtile.operators.reads import SlidingAxis, kernel_axes
 from onnxtile.operators.table import FloatMeaning, operator_of
 from onnxtile.system.dataclass import dataclass
@@ -34,7 +34,6 @@ from onnxtile.tiling.contraction import (
     Tileable,
     TilingFacts,
     broadcast,
-    given_input,
     matrix_product,
     require_factor,
     required_input,

@@ -28,6 +28,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
 from onnxtile.model.topology import all_graphs, all_nodes, all_values
+from onnxtile.operators.node_view import given_input
 from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
 from onnxtile.system.errors import ModelError
@@ -249,7 +250,7 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
         return node.outputs[2]
     form = quantised_form(node)
     index = 2 if quantises(node) else len(node.inputs) if form is None or form.result is None else form.result[1]
-    zero = node.inputs[index] if index < len(node.inputs) else None
+    zero = given_input(node, index)
     tensor = None if zero is None else zero.const_value
     fits = tensor is None or (tensor.dtype.is_integer() and tensor.size == 1)
     return zero if fits else None

@@ -18,7 +18,7 @@ from onnxtile.fitting.rewrites.strip_forms import BYTES, is_over_whole_map
 from onnxtile.model.node_kinds import dequantises
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.operators.families.reductions import reduced, reduced_axes, whole_images
-from onnxtile.operators.node_view import STANDARD, NotApplicable
+from onnxtile.operators.node_view import STANDARD, NotApplicable, given_input
 from onnxtile.operators.table import may_draw, movement_of, operator_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -636,7 +636,7 @@ _READERS = {"GroupNormalization": _groups, "InstanceNormalization": _instances, 
 
 
 def _array(edit: ModelEdit, node: ir.Node, position: int) -> Array | None:
-    value = node.inputs[position] if position < len(node.inputs) else None
+    value = given_input(node, position)
     return None if value is None else edit.constants.array(value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
-from onnxtile.operators.node_view import MICROSOFT, STANDARD
+from onnxtile.operators.node_view import MICROSOFT, STANDARD, given_input
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
 
@@ -158,7 +158,7 @@ class _ProductWriter:
 
     def optional(self, position: int) -> ir.Value | None:
         """Return the operand at a place; None where there is none."""
-        return self.node.inputs[position] if position < len(self.node.inputs) else None
+        return given_input(self.node, position)
 
     def operand(self, position: int) -> ir.Value:
         """Return the operand at a place. Raises _IsLeft where there is none."""

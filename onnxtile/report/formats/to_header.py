@@ -19,31 +19,13 @@ from string import Template
 from typing import Any, TypeAlias
 
 from onnxtile.model.formula import read_size
-from onnxtile.report.format import Format, PlanJson, RenderOptions
+from onnxtile.report.format import Format, PlanJson, RenderOptions, c_texts
 from onnxtile.report.layout import arenas, rows_with_bodies, runs
 from onnxtile.report.words import is_kept, tensor_type
 from onnxtile.system.dataclass import dataclass
 
-_LANGUAGE = """\
-#ifndef ${P}_H
-#define ${P}_H
-
-#include <stddef.h>
-#include <stdint.h>
-
-#if defined(__cplusplus)
-#  if __cplusplus < 201103L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201103L)
-#    error "this header needs C++11 or C99"
-#  endif
-#  define ${P}_ASSERT(condition, name) static_assert(condition, #name)
-#elif !defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L
-#  error "this header needs C99 or C++11"
-#elif __STDC_VERSION__ >= 201112L
-#  define ${P}_ASSERT(condition, name) _Static_assert(condition, #name)
-#else  /* C99: an array of negative size does not compile */
-#  define ${P}_ASSERT(condition, name) typedef char name[(condition) ? 1 : -1]
-#endif
-"""
+_C = c_texts("onnxtile.report", "header.h")
+"""Texts in C, by name."""
 
 
 def _write(plan: PlanJson, options: RenderOptions) -> bytes:
@@ -92,7 +74,7 @@ def _head(plan: PlanJson, prefix: str) -> Iterator[str]:
     for left in plan.get("unplanned", ()):
         yield f" * Without an address: {comment(left['name'])} ({comment(left['reason'])})."
     yield " */"
-    yield filled(_LANGUAGE, prefix)
+    yield filled(_C["language"], prefix)
     yield ""
 
 
@@ -153,23 +135,6 @@ def _in_c(text: str, arguments: dict[str, str]) -> str:
     return f"({formula.in_c(arguments)})"
 
 
-_AT_SIZES = """
-/* The tensor with an index, at any sizes of the dimensions. Others than those below are the same at all sizes. */
-static inline struct ${p}_tensor ${p}_tensor_at(uint32_t ${p}_i${head}) {
-    struct ${p}_tensor ${p}_t = ${p}_tensors[${p}_i];
-    int ${p}_axis, ${p}_is_plain = 1;
-    ${unused}
-    switch (${p}_i) {
-${cases}    default:
-        ${p}_is_plain = 0;
-    }
-    for (${p}_axis = ${p}_t.rank - 1; ${p}_is_plain && ${p}_axis >= 0; --${p}_axis)
-        ${p}_t.strides[${p}_axis] = ${p}_axis == ${p}_t.rank - 1 ? 1u : ${p}_t.shape[${p}_axis + 1] * ${p}_t.strides[${p}_axis + 1];
-    return ${p}_t;
-}
-"""
-
-
 def _tensors_at(plan: PlanJson, table: RunTable, names: list[str], prefix: str) -> Iterator[str]:
     """Yield the function that returns a tensor at given sizes of the dimensions, of a plan over ranges."""
     if not plan.get("ranges"):
@@ -185,7 +150,7 @@ def _tensors_at(plan: PlanJson, table: RunTable, names: list[str], prefix: str) 
         if row is not None and (row.get("shape_formula") or row.get("scaled_offset")):
             statements = (f"        {low}_{line}" for line in _at_sizes(row, value, parameters))
             cases += [f"    case {prefix}_I_{name}:", *statements, "        break;"]
-    yield filled(_AT_SIZES, prefix, head=head, unused=unused, cases="".join(f"{line}\n" for line in cases))
+    yield filled(_C["at_sizes"], prefix, head=head, unused=unused, cases="".join(f"{line}\n" for line in cases))
 
 
 def _at_sizes(row: PlanJson, value: TableValue, names: dict[str, str]) -> Iterator[str]:
@@ -334,7 +299,7 @@ ABSENT = -1
 """The index of an operand or result that is left out."""
 
 _COPY_FIELDS = ("bytes", "step", "target_free", "source_ready", "before", "source_until")
-"""The fields of a copy between memories after its source and its result, in the order of the C struct (_COPY)."""
+"""The fields of a copy between memories after its source and its result, in the order of the C struct (`copy` in c/header.h)."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +347,7 @@ class RunTable:
 
     `values` begin with the `planned` buffers of arenas by their first step; constants and values outside follow. `inputs` and `outputs` are
     indices of values. `states` are those that the plan keeps in an arena, `copies` those between two memories: the numbers of the C struct
-    of each (_STATE, _COPY), in its order; None is no step.
+    of each (`state` and `copy` in c/header.h), in its order; None is no step.
     """
 
     values: tuple[TableValue, ...]
@@ -550,23 +515,6 @@ def _type(value: TableValue) -> int:
     return TYPES.index(value.dtype) if value.dtype in TYPES else 0
 
 
-_TENSOR = """
-#define ${P}_MAX_RANK ${rank}u
-struct ${p}_tensor {
-    const char *name;
-    size_t offset;         /* bytes from the start of its block */
-    size_t size;           /* bytes; 0 where they are not known */
-    uint${width}_t first, last;  /* steps of its life, both inclusive */
-    uint32_t arena;        /* the number of its block: an arena, ${P}_CONSTANTS or ${P}_OUTSIDE */
-    int32_t alias;         /* the index of the tensor that owns the bytes; -1: it owns them itself */
-    enum ${p}_type type;
-    enum ${p}_kind kind;
-    int rank;              /* -1: without a shape, as a workspace */
-    uint${wide}_t shape[${P}_MAX_RANK];
-    uint${wide}_t strides[${P}_MAX_RANK];  /* elements from one index of an axis to the next */
-};
-/* Tensors of arenas by the first step of their lives, then constants and tensors outside. */
-"""
 _NO_TENSOR = '{"", 0u, 0u, 0u, 0u, 0u, -1, ${P}_TYPE_NONE, ${P}_KIND_OUTSIDE, -1, {0u}, {0u}}'
 
 
@@ -575,7 +523,7 @@ def _tensors(table: RunTable, names: Sequence[str], blocks: Mapping[str, str], p
     rank = max((len(value.shape or ()) for value in values), default=0)
     width = 32 if all(value.last < 2**32 for value in values) else 64
     wide = 32 if all(size < 2**32 for v in values for size in (*(v.shape or ()), *v.strides)) else 64
-    yield filled(_TENSOR.lstrip(), prefix, rank=max(rank, 1), width=width, wide=wide)
+    yield filled(_C["tensor"].lstrip(), prefix, rank=max(rank, 1), width=width, wide=wide)
     rows = [_row(value, number, names, blocks, prefix) for number, value in enumerate(values)]
     empty = filled(_NO_TENSOR, prefix)
     yield from array(f"struct {low}_tensor {low}_tensors", f"{prefix}_VALUE_COUNT", rows, empty)
@@ -609,66 +557,19 @@ def element_bits(value: TableValue) -> int:
     return _BITS.get(value.dtype or "", 8)
 
 
-_ATTRIBUTE = """
-enum ${p}_attribute_kind { ${P}_INTS, ${P}_FLOATS, ${P}_TEXTS };
-struct ${p}_attribute {
-    const char *name;
-    enum ${p}_attribute_kind kind;
-    uint32_t first, count;  /* in ${p}_ints, ${p}_floats or ${p}_texts */
-};
-"""
-_LINKS = """\
-#define ${P}_ABSENT -1  /* an operand or result that is left out */
-/* Operands and results of all nodes, by the index of the tensor. */
-"""
-_NODE = """\
-struct ${p}_node {
-    const char *name, *domain, *op_type;  /* the domain is empty for ONNX's own operators */
-    uint32_t step;
-    uint32_t first_operand, operand_count, first_result, result_count;  /* in ${p}_links */
-    uint32_t first_attribute, attribute_count;  /* in ${p}_attributes */
-};
-#define ${P}_NODE_COUNT ${count}u
-/* Nodes in the order in which they run. */
-"""
-_STATE = """\
-struct ${p}_state {
-    uint32_t input, output;  /* indices of the tensors before and after a run */
-    size_t size;             /* bytes from the address of the input on, which keep their content between runs */
-    size_t copied;           /* bytes to copy from the output to the input after a run; 0: both have one address */
-    size_t rows, pitch;      /* rows before the axis that grows, and bytes from one to the next at every length */
-};
-#define ${P}_STATE_COUNT ${count}u
-"""
-_COPY = """\
-#define ${P}_NEVER UINT32_MAX  /* no step */
-/* Copies are made in this order, one at a time, and may run beside the nodes. */
-struct ${p}_copy {
-    uint32_t source, result;  /* indices of tensors */
-    size_t size;              /* bytes */
-    uint32_t step;            /* of its node */
-    uint32_t target_free;     /* from this step on it may write: nodes of earlier steps use what was there */
-    uint32_t source_ready;    /* from this step on it may read: nodes of earlier steps make its source */
-    uint32_t before;          /* the node of this step reads the result first, and waits; ${P}_NEVER: only copies do */
-    uint32_t source_until;    /* the node after this step writes over the source, and waits; ${P}_NEVER: none */
-};
-#define ${P}_COPY_COUNT ${count}u
-"""
-
-
 def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
     low, nodes = prefix.lower(), table.nodes
     links = [(*node.operands, *node.results) for node in nodes]
     attributes = _AttributeLists(prefix)
     given = [tuple(attributes.add(name, value) for name, value in node.attributes.items()) for node in nodes]
-    yield filled(_ATTRIBUTE, prefix)
+    yield filled(_C["attribute"], prefix)
     yield from attributes.pools()
     rows = [row for rows in given for row in rows]
     yield from array(f"struct {low}_attribute {low}_attributes", str(len(rows)), rows, f'{{"", {prefix}_INTS, 0u, 0u}}')
-    yield filled(_LINKS, prefix)
+    yield filled(_C["links"], prefix)
     listed = (", ".join(map(str, row)) for row in links if row)
     yield from array(f"int32_t {low}_links", str(sum(map(len, links))), listed)
-    yield filled(_NODE, prefix, count=len(nodes))
+    yield filled(_C["node"], prefix, count=len(nodes))
     starts = zip(accumulate(map(len, links), initial=0), accumulate(map(len, given), initial=0), strict=True)
     yield from array(
         f"struct {low}_node {low}_nodes",
@@ -680,11 +581,11 @@ def _nodes(table: RunTable, prefix: str) -> Iterator[str]:
         yield f"#define {prefix}_{name.upper()}_COUNT {len(ends)}u"
         yield from array(f"uint32_t {low}_{name}s", f"{prefix}_{name.upper()}_COUNT", (f"{end}u" for end in ends))
     if table.states:
-        yield filled(_STATE, prefix, count=len(table.states))
+        yield filled(_C["state"], prefix, count=len(table.states))
         kept = (_initialiser(state, prefix) for state in table.states)
         yield from array(f"struct {low}_state {low}_states", f"{prefix}_STATE_COUNT", kept)
     if table.copies:
-        yield filled(_COPY, prefix, count=len(table.copies))
+        yield filled(_C["copy"], prefix, count=len(table.copies))
         copies = (_initialiser(copy, prefix) for copy in table.copies)
         yield from array(f"struct {low}_copy {low}_copies", f"{prefix}_COPY_COUNT", copies)
 
