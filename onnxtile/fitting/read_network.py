@@ -486,7 +486,7 @@ class _NetworkReader:
 
     def _may_round(self, node: ir.Node) -> bool:
         """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
-        return self.exact and node.op_type in MATRIX_PRODUCTS and self.inside.isdisjoint(node.inputs)
+        return self.exact and node.op_type in {*MATRIX_PRODUCTS, "Einsum"} and self.inside.isdisjoint(node.inputs)
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
