@@ -68,6 +68,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
+def pytest_sessionfinish() -> None:
+    """Free what the tests left once: pytest walks all objects ten times after this, half a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the slow tests, or let each test take an hour: with --slow many draw more examples and try more cases."""
     wanted = config.getoption("--slow")
@@ -107,17 +113,22 @@ def docs_script(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+def _written(folder: Path, blocks: int, image: int) -> Path:
+    path = folder / "transformer.onnx"
+    path.write_bytes(make_transformer(blocks=blocks, image=image).SerializeToString(deterministic=True))
+    return path
+
+
 @pytest.fixture(scope="session")
-def transformer() -> Path:
-    return MODELS / "transformer.onnx"
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The transformer of the demo with two of its twelve blocks, which are alike."""
+    return _written(tmp_path_factory.mktemp("transformer"), 2, 64)
 
 
 @pytest.fixture(scope="session")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The transformer with one of its twelve blocks, on a quarter of the image, for tests of all that surrounds a model."""
-    path = tmp_path_factory.mktemp("shallow") / "transformer.onnx"
-    path.write_bytes(make_transformer(blocks=1, image=32).SerializeToString(deterministic=True))
-    return path
+    """The transformer with one of its blocks, on a quarter of the image, for tests of all that surrounds a model."""
+    return _written(tmp_path_factory.mktemp("shallow"), 1, 32)
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,7 @@ from onnxtile.firmware.program import (
     over_sizes,
     overlaps,
 )
+from onnxtile.firmware.templates import template_of
 from onnxtile.kernels.aliases import Alias, parts, views
 from onnxtile.model.formula import product_of, read_size
 from onnxtile.model.submodel import bare_node
@@ -294,12 +295,6 @@ class _Planned:
             return
         if node in self._facts.random:
             raise UsageError(f"{name!r} ({node.op_type}) draws random numbers, for which no C is written")
-        direction = node.attributes.get_string("direction", "forward")
-        if node.op_type == "LSTM" and direction != "forward" and node.outputs[0].name and node not in self._own:
-            # The kernel of emx-onnx-cgen 1.4 stores the states of the way back in the order in which it computes them.
-            raise UsageError(
-                f"no C is written for {name!r}: the kernel of an LSTM with direction {direction!r} is wrong"
-            )
         if self._is_streamed(node) or self._is_moved(node) or self._is_appended(node):
             return
         if node.op_identifier() in self._model.functions:
@@ -519,6 +514,11 @@ class _Planned:
             stored=stored,
             macs=self._macs(node),
         )
+        is_backward = node.attributes.get_string("direction", "forward") != "forward"
+        if node.op_type == "LSTM" and is_backward and "o0" in forms and template_of(kernel) is None:
+            raise UsageError(
+                f"no C is written for {name!r}: an LSTM that runs backwards has other functions or lengths"
+            )
         held = {inner: self._shared.memory.constant(array, forms[inner]) for inner, array in constants.items()}
         addresses = {
             inner: self._addresses.address_of(value)

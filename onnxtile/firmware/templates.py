@@ -5,13 +5,13 @@ A template is a function of loops, as emx-onnx-cgen writes one: sizes are whole 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from textwrap import indent
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from onnxtile.firmware.program import SCALES, ZEROS, DistinctKernel, StoredForm, TensorForm
 from onnxtile.report.format import c_texts
@@ -22,6 +22,9 @@ _C = c_texts("onnxtile.firmware", "kernels.c")
 
 HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n\n#define idx_t int32_t\n"
 """What templates need where no kernel is by emx-onnx-cgen."""
+
+
+_FLOAT = onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class _TemplateKernel:
         self.node = onnx.NodeProto.FromString(kernel.node)
         self.of_island = kernel.of_island
         self._forms = dict(kernel.tensors)
+        self._fixed = dict(kernel.fixed)
         self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in self.node.attribute}
 
     def name(self, index: int) -> str:
@@ -57,6 +61,11 @@ class _TemplateKernel:
     def form(self, name: str) -> TensorForm:
         """Return the type of an operand or result."""
         return self._forms[name]
+
+    def numbers(self, index: int) -> list[int] | None:
+        """Return the numbers of the operand at `index` where it says what is computed; None where it does not, or is left out."""
+        tensor = self._fixed.get(self.name(index))
+        return None if tensor is None else numpy_helper.to_array(onnx.TensorProto.FromString(tensor)).tolist()
 
 
 def template_of(kernel: DistinctKernel) -> KernelText | None:
@@ -102,6 +111,8 @@ def _sum(kernel: _TemplateKernel) -> KernelText | None:
 
 # A layer of gated recurrent units: the state is in the result, and two or three rows of gates are beside it.
 
+_USUAL = {"direction", "hidden_size"}
+"""The attributes of a layer with its usual functions."""
 _DIRECTIONS = {b"forward": "false", b"reverse": "true", b"bidirectional": "d == 1"}
 
 
@@ -112,8 +123,8 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
     """
     x, w, r, bias, lengths, first = (kernel.name(offset) for offset in range(6))
     rows, last = kernel.result(0), kernel.result(1)
-    usual = {"direction", "hidden_size", "linear_before_reset"}
-    if not last or lengths or kernel.form(x).dtype != onnx.TensorProto.FLOAT or not kernel.attributes.keys() <= usual:
+    usual = _USUAL | {"linear_before_reset"}
+    if not last or lengths or kernel.form(x).dtype != _FLOAT or not kernel.attributes.keys() <= usual:
         return None
     steps, batches, inputs = kernel.form(x).sizes
     directions, _, units = kernel.form(r).sizes
@@ -147,6 +158,39 @@ def _gru(kernel: _TemplateKernel) -> KernelText | None:
     )
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
     operands = tuple(name for name in (x, w, r, bias, first, rows, last) if name)
+    return KernelText(_C["dot"], "".join(lines), operands)
+
+
+# A layer of long short-term memory. Of a way back, emx-onnx-cgen 1.4 stores the states in the order in which it computes them.
+
+
+def _lstm(kernel: _TemplateKernel) -> KernelText | None:
+    """Return an LSTM of float32 that runs backwards, with its usual functions; others are emx-onnx-cgen's.
+
+    https://onnx.ai/onnx/operators/onnx__LSTM.html has the formulas.
+    """
+    x, w, r, bias, lengths, state, cell, peepholes = (kernel.name(offset) for offset in range(8))
+    rows, last_state, last_cell = (kernel.result(offset) for offset in range(3))
+    way, is_float = kernel.attributes.get("direction", b"forward"), kernel.form(x).dtype == _FLOAT
+    if way == b"forward" or lengths or peepholes or not is_float or not kernel.attributes.keys() <= _USUAL:
+        return None
+    steps, batches, inputs = kernel.form(x).sizes
+    directions, _, units = kernel.form(r).sizes
+    offset, size = f"(d * {batches} + batch) * {units}", f"{units} * sizeof(float)"
+    b = f"{bias}[d * 8 * {units} + i"
+    holes = {
+        **{"x": x, "w": w, "r": r, "bias": f"{b}] + {b} + 4 * {units}]" if bias else "0.0f"},
+        **{"steps": steps, "batches": batches, "inputs": inputs, "units": units},
+        **{"directions": directions, "gates": 4 * units, "backwards": _DIRECTIONS[way]},
+        **{"state": f"{state}[{offset} + i]" if state else "0.0f", "cell": f"{cell}[{offset} + i]" if cell else "0.0f"},
+        "row": f"                memcpy({rows} + ((at * {directions} + d) * {batches} + batch) * {units}, state, {size});"
+        if rows
+        else "",
+        "last_state": f"            memcpy({last_state} + {offset}, state, {size});" if last_state else "",
+        "last_cell": f"            memcpy({last_cell} + {offset}, cell, {size});" if last_cell else "",
+    }
+    lines = (line for line in _filled(_C["lstm"], holes).splitlines(keepends=True) if line.strip())
+    operands = tuple(name for name in (x, w, r, bias, state, cell, rows, last_state, last_cell) if name)
     return KernelText(_C["dot"], "".join(lines), operands)
 
 
@@ -374,9 +418,59 @@ def _expand(kernel: _TemplateKernel) -> KernelText:
     return KernelText("", f"    {' '.join([*loops, f'{y}{to} = {x}{origin};'])}\n", (x, y), has_axes=True)
 
 
+def _backward_slice(kernel: _TemplateKernel) -> KernelText | None:
+    """Return a Slice that reads an axis backwards, as flips are; emx-onnx-cgen has the others alone."""
+    starts, axes, steps = (kernel.numbers(index) for index in (1, 3, 4))
+    if starts is None or steps is None or min(steps) > 0 or (axes is None and kernel.name(3)):
+        return None
+    x, y = kernel.name(0), kernel.result(0)
+    read, written = kernel.form(x).sizes, kernel.form(y).sizes
+    indices = [f"a{axis}" for axis in range(len(read))]
+    for start, axis, step in zip(starts, range(len(starts)) if axes is None else axes, steps, strict=True):
+        size = read[axis]
+        first = min(max(start + size if start < 0 else start, 0), size - 1 if step < 0 else size)
+        indices[axis] = f"{first} + {step} * {indices[axis]}"
+    loops = [f"for (idx_t a{axis} = 0; a{axis} < {size}; ++a{axis})" for axis, size in enumerate(written)]
+    to, origin = (
+        "".join(f"[{index}]" for index in row) for row in ([f"a{axis}" for axis in range(len(read))], indices)
+    )
+    return KernelText("", f"    {' '.join([*loops, f'{y}{to} = {x}{origin};'])}\n", (x, y), has_axes=True)
+
+
+def _einsum(kernel: _TemplateKernel) -> KernelText | None:
+    """Return an Einsum of floats whose equation names every axis: a sum of products; emx-onnx-cgen has some with further axes."""
+    operands, y = [kernel.name(index) for index in range(len(kernel.node.input))], kernel.result(0)
+    read, _, written = kernel.attributes["equation"].decode().replace(" ", "").partition("->")
+    letters = read.split(",")
+    if "->" not in kernel.attributes["equation"].decode() or "." in read or kernel.form(y).dtype != _FLOAT:
+        return None
+    sizes: dict[str, int] = {}
+    for axes, operand in zip(letters, operands, strict=True):
+        for letter, size in zip(axes, kernel.form(operand).sizes, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 0))
+
+    def element(operand: str, axes: str) -> str:
+        shape = kernel.form(operand).sizes
+        indices = ("0" if size < sizes[axis] else f"n_{axis}" for axis, size in zip(axes, shape, strict=True))
+        return operand + ("".join(f"[{index}]" for index in indices) or "[0]")
+
+    def over(axes: Iterable[str]) -> str:
+        return " ".join(f"for (idx_t n_{axis} = 0; n_{axis} < {sizes[axis]}; ++n_{axis})" for axis in axes)
+
+    product = " * ".join(element(operand, axes) for operand, axes in zip(operands, letters, strict=True))
+    body = f"""    {over(written)} {{
+        float sum = 0.0f;
+        {over(axis for axis in sizes if axis not in written)} sum += {product};
+        {element(y, written)} = sum;
+    }}
+"""
+    return KernelText("", body, (*dict.fromkeys(operands), y), has_axes=True)
+
+
 _TEMPLATES: Mapping[str, Callable[[_TemplateKernel], KernelText | None]] = {
     **{"Conv": _convolution, "QLinearConv": _convolution},
-    **{"Expand": _expand, "GRU": _gru, "QLinearAdd": _sum},
+    **{"Einsum": _einsum, "Expand": _expand, "GRU": _gru, "LSTM": _lstm, "QLinearAdd": _sum},
+    "Slice": _backward_slice,
 }
 
 

@@ -24,7 +24,7 @@ from onnx import TensorProto, numpy_helper, serialization
 
 from onnxtile.model.preserved import copied_tensor, note_inline, note_outputs, note_training, without_second_props
 from onnxtile.model.topology import all_graphs, all_nodes, is_external, main_graphs, stored_bytes, tensors_of
-from onnxtile.model.validity import INLINE_BYTES, check, check_proto
+from onnxtile.model.validity import check, check_proto, is_small
 from onnxtile.operators.table import CONTROL_FLOW
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, ModelWarning, UsageError, first_cause
@@ -280,7 +280,7 @@ def _not_a_model() -> tuple[type[Exception], ...]:
 def load(source: Source) -> ir.Model:
     """Return `source` as an onnx_ir model of its own: editing it changes neither the file nor the caller's object.
 
-    Large weights stay in their files and are mapped when they are read; external ones of at most 1024 bytes come into memory; those of a
+    Large weights stay in their files and are mapped when they are read; external ones that are small come into memory; those of a
     ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not
     ONNX, is truncated, breaks the ONNX specification, or where its external data is not there.
     """
@@ -513,7 +513,7 @@ def _use_checked_weights(model: ir.Model) -> None:
             if tensor is None or not is_external(tensor):
                 continue
             checked = _checked(tensor)
-            value.const_value = checked if tensor.nbytes > INLINE_BYTES else _in_memory(checked)
+            value.const_value = _in_memory(checked) if is_small(tensor) else checked
 
 
 def _use_checked_attributes(model: ir.Model) -> None:

@@ -34,7 +34,7 @@ from onnxtile.model.preserved import (
     without_outputs,
 )
 from onnxtile.model.topology import is_external, main_graphs
-from onnxtile.model.validity import INLINE_BYTES, check, check_proto
+from onnxtile.model.validity import check, check_proto, is_small
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
 from onnxtile.system.files import (
@@ -219,10 +219,9 @@ def _entries(model: ir.Model, beside: str) -> Iterator[_StreamEntry]:
 
 def _large_bytes(tensor: ir.TensorProtocol) -> int:
     """Return how many bytes of a large constant are written last; 0 for one that is small or lies in a file of its own."""
-    if is_external(tensor) or tensor.dtype == ir.DataType.STRING:
+    if is_external(tensor) or tensor.dtype == ir.DataType.STRING or is_small(tensor):
         return 0
-    size = int(tensor.nbytes)
-    return size if size > INLINE_BYTES else 0
+    return int(tensor.nbytes)
 
 
 def _is_plain(value: ir.Value) -> bool:

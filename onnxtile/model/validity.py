@@ -173,7 +173,20 @@ def _element(tensor: onnx.TensorProto) -> Iterable[int]:
 
 
 INLINE_BYTES = 1024
-"""Constants above this size are left out of what the checker and shape inference see; shape operands are always below it."""
+"""Constants above this size are left out of what the checker and shape inference see."""
+_LIST_BYTES = 64 * INLINE_BYTES
+"""Those that may be shape operands, above this one: a Split into many pieces has a long list of their sizes."""
+
+
+def is_small(tensor: ir.TensorProtocol) -> bool:
+    """Return whether a constant is shown to all tools, and stays in the model where larger ones lie in an external file.
+
+    onnxruntime refuses a model whose shape operands, lists of int64, lie in an external file.
+    """
+    size = stored_bytes(tensor)
+    if size <= INLINE_BYTES:
+        return True
+    return size <= _LIST_BYTES and tensor.dtype == ir.DataType.INT64 and len(tensor.shape) == 1
 
 
 def check(model: ir.Model) -> None:
@@ -195,7 +208,7 @@ def check_proto(proto: onnx.ModelProto) -> None:
 def skeleton(model: ir.Model, *, described: bool = True) -> onnx.ModelProto:
     """Return `model`, which stays as it is, as a ModelProto in which large constants are typed inputs without their bytes.
 
-    Large are those of the main graph that take more than INLINE_BYTES, be they initializers or Constant nodes. Smaller ones are in the
+    Large are those of the main graph that are not small (see `is_small`), be they initializers or Constant nodes. Smaller ones are in the
     ModelProto even where the model keeps them in an external file. Doc strings and metadata of nodes and their results are there where they
     are to be `described`: onnx_ir takes thrice as long to write them.
     """
@@ -386,14 +399,15 @@ def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 def _is_light(tensor: onnx.TensorProto) -> bool:
     # To tell a message's size protobuf writes all of it, so a large one is known by its shape.
-    small = tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= INLINE_BYTES
-    return small and tensor.ByteSize() <= INLINE_BYTES
+    most = _LIST_BYTES if tensor.data_type == onnx.TensorProto.INT64 and len(tensor.dims) == 1 else INLINE_BYTES
+    small = tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= most
+    return small and tensor.ByteSize() <= most
 
 
 def _large(value: ir.Value) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer, None where it is small."""
     tensor = value.const_value
-    return None if tensor is None or stored_bytes(tensor) <= INLINE_BYTES else tensor
+    return None if tensor is None or is_small(tensor) else tensor
 
 
 def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
@@ -402,7 +416,7 @@ def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
     tensor: ir.TensorProtocol = attribute.value
-    return tensor if stored_bytes(tensor) > INLINE_BYTES or is_external(tensor) else None
+    return None if is_small(tensor) and not is_external(tensor) else tensor
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -204,9 +205,24 @@ def fixture_there(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(name="curve", scope="module")
-def fixture_curve() -> onnxtile.FitCurve:
-    return onnxtile.fit_curve(inverted_residuals(9), budget="0%,100nodes")
+Told = list[tuple[str, int, int]]
+
+
+def teller(told: Told) -> Callable[..., None]:
+    """Return what keeps in `told` the progress that it hears of."""
+    return lambda stage, done=0, total=0, /: told.append((stage, done, total))
+
+
+@pytest.fixture(name="drawn", scope="module")
+def fixture_drawn() -> tuple[onnxtile.FitCurve, Told]:
+    """A curve, and what was told while it was made."""
+    told: Told = []
+    return onnxtile.fit_curve(inverted_residuals(9), budget="0%,100nodes", progress=teller(told)), told
+
+
+@pytest.fixture(name="curve")
+def fixture_curve(drawn: tuple[onnxtile.FitCurve, Told]) -> onnxtile.FitCurve:
+    return drawn[0]
 
 
 def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve: onnxtile.FitCurve) -> None:
@@ -216,14 +232,10 @@ def test_each_point_takes_fewer_bytes_and_the_first_is_the_model_as_it_is(curve:
     assert all(point.cost.nodes <= 100 and point.cost.macs == curve.points[0].cost.macs for point in curve.points)
 
 
-def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go() -> None:
-    told: list[tuple[str, int, int]] = []
-    model = inverted_residuals(9)
-
-    def tell(stage: str, done: int = 0, total: int = 0, /) -> None:
-        told.append((stage, done, total))
-
-    found = onnxtile.fit_curve(model, budget="0%,100nodes", progress=tell)
+def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go(
+    drawn: tuple[onnxtile.FitCurve, Told],
+) -> None:
+    found, told = drawn
     points = [stage.partition(":")[0] for stage, _, _ in told if stage.startswith("point")]
     assert points[0] == "point 2, up to 4.59 KiB of 6.13 KiB"
     # One more than there are: none is smaller than the last.
@@ -231,8 +243,8 @@ def test_progress_says_which_point_is_looked_for_and_how_far_the_search_may_go()
     searched = [(done, total) for stage, done, total in told if stage.endswith(": searching")]
     assert searched and all(done <= total for done, total in searched)
     assert any(stage == f"{points[0]}: writing" for stage, _, _ in told)
-    told.clear()
-    onnxtile.fit(model, capacity="smallest", budget="0%", verify=False, progress=tell)
+    told = []
+    onnxtile.fit(inverted_residuals(9), capacity="smallest", budget="0%", verify=False, progress=teller(told))
     stages = [*dict.fromkeys(stage for stage, _, _ in told if stage.endswith("searching"))]
     assert stages[0] == "searching"
     assert len(stages) > 2 and all(re.fullmatch(r"[\d,]+ bytes after \d+ s: searching", stage) for stage in stages[1:])

@@ -114,7 +114,7 @@ def test_a_page_says_where_the_models_of_its_examples_are(page: Path) -> None:
         assert any(f"models/{file}" in text for text in said for file in _MAKERS[name]), f"which model is {name}.onnx?"
 
 
-_SLOW = {"firmware", "npu"}
+_SLOW = {"firmware", "memory", "npu"}
 """Tutorials of real models whose commands take long; those of other pages are the same commands on small models."""
 
 

@@ -31,7 +31,9 @@ def test_the_page_shows_the_pictures_of_the_script(script: ModuleType) -> None:
         assert 0 < (DOCS / "images" / name).stat().st_size < LARGEST, name
 
 
-@pytest.mark.parametrize("name", ["squeezenet.svg", "transformer-before-after.png"])
+@pytest.mark.parametrize(
+    "name", ["squeezenet.svg", pytest.param("transformer-before-after.png", marks=pytest.mark.slow)]
+)
 def test_the_script_draws_a_picture(script: ModuleType, name: str) -> None:
     picture = next(one for one in script.PICTURES if one.file == name)
     content = script.draw(picture)

@@ -69,22 +69,14 @@ def test_a_sentence_is_counted_as_readers_count_it() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_sentence_is_long(page: Path) -> None:
-    found = [f"{words(text)} words: {text}" for text in sentences(page.read_text()) if words(text) > MOST_WORDS]
+def test_a_page_has_short_sentences_and_lines_and_no_phrase_that_stops_a_reader(page: Path) -> None:
+    text = page.read_text()
+    found = [f"{words(sentence)} words: {sentence}" for sentence in sentences(text) if words(sentence) > MOST_WORDS]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_phrase_stops_a_reader(page: Path) -> None:
-    text = " ".join(page.read_text().split()).casefold()
-    assert not [phrase for phrase in PHRASES if phrase in text]
-    assert not [text for text in prose(page.read_text()) if _HEADLESS.search(text)]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_lines_are_short(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert not [line for line in text.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
+    assert not [phrase for phrase in PHRASES if phrase in " ".join(text.split()).casefold()]
+    assert not [paragraph for paragraph in prose(text) if _HEADLESS.search(paragraph)]
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+    assert not [line for line in lines if len(line) > LONGEST_LINE and not line.startswith("|")]
 
 
 def test_no_text_of_the_package_has_a_phrase_that_stops_a_reader() -> None:

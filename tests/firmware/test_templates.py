@@ -117,6 +117,54 @@ def test_gated_recurrent_units_keep_their_state_in_the_result(direction: str) ->
 
 
 @needs_cc
+@pytest.mark.parametrize(("direction", "ways"), [("bidirectional", 2), ("reverse", 1)])
+def test_all_states_of_an_lstm_on_the_way_back_are_in_the_order_of_its_steps(direction: str, ways: int) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[7, 2, 3] x, float[{ways}, 2, 5] h, float[{ways}, 2, 5] c)
+            => (float[7, {ways}, 2, 5] y, float[7, {ways}, 2, 5] z, float[{ways}, 2, 5] last, float[{ways}, 2, 5] cell) {{
+            y = LSTM <direction = "{direction}", hidden_size = 5> (x, w, r)
+            z, last, cell = LSTM <direction = "{direction}", hidden_size = 5> (x, w, r, b, , h, c)
+        }}"""
+    )
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (20, 3)), ("r", (20, 5)), ("b", (40,))):
+        model.graph.initializer.append(
+            numpy_helper.from_array(random.normal(size=(ways, *shape)).astype(np.float32), name)
+        )
+    assert built(model).proof.equal
+
+
+@needs_cc
+def test_einsums_of_any_equation_have_a_kernel() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[3, 4, 2] x, float[4, 2, 5] w, float[4, 4] m) => (float[3, 2, 5] y, float s, float[4, 1, 3] t, float[4] d) {
+            y = Einsum <equation = "ijh, jhd -> ihd"> (x, w)
+            s = Einsum <equation = "ab,ab->"> (m, m)
+            t = Einsum <equation = "ajh,jk,khd->kda"> (x, m, first)
+            d = Einsum <equation = "ii->i"> (m)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 2, 1), np.float32), "first"))
+    assert built(model).proof.equal
+
+
+@needs_cc
+def test_slices_read_axes_backwards() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 5, 3] x) => (float[4, 5, 3] y, float[4, 2, 1] z)
+            <int64[1] least = {-9223372036854775807}, int64[1] last = {-1},
+             int64[2] starts = {-2, 0}, int64[2] ends = {0, 2}, int64[2] axes = {1, -1}, int64[2] steps = {-2, 2}> {
+            y = Slice(x, last, least, last, last)
+            z = Slice(x, starts, ends, axes, steps)
+        }"""
+    )
+    assert built(model).proof.equal
+
+
+@needs_cc
 @pytest.mark.parametrize("attributes", ["clip = 1.0", 'activations = ["Sigmoid", "Relu"]'])
 def test_other_recurrent_units_are_not_ours(attributes: str) -> None:
     random = np.random.default_rng(0)

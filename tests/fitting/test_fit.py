@@ -166,7 +166,7 @@ def test_matrix_products_are_not_cut_where_the_result_must_be_exact() -> None:
         a=(96, 700),
         b=(700, 40),
     )
-    assert onnxtile.fit(made, capacity="smallest").after.arena < onnxtile.plan(made).plan.arena_size
+    assert onnxtile.fit(made, capacity=onnxtile.plan(made).plan.arena_size * 3 // 4).steps
     exact = onnxtile.fit(made, capacity="smallest", tolerance="exact")
     assert exact.verdict is not None and all(output.max_abs == 0 for output in exact.verdict.outputs)
 

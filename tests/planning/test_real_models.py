@@ -42,7 +42,7 @@ def cases(light: Find, zoo: Find, rapidocr: Find) -> Callable[[str], tuple[Path,
         path = where(name)
         if name not in found:
             model = load(path)
-            bind(model, {}, {"x": (1, 3, 320, 320)} if where is rapidocr else {})
+            bind(model, {}, {"x": (1, 3, 160, 160)} if where is rapidocr else {})
             found[name] = path, Case(model, resolve(model, run=True), Constants(model))
         return found[name]
 
@@ -59,7 +59,7 @@ PEAKS = {
     "resnet50": 9_633_792,
     "inception_v1": 6_422_528,
     "dinov2div_ts14_sim0436": 30_464,
-    "ch_PP-OCRv4_det_infer": 9_830_400,
+    "ch_PP-OCRv4_det_infer": 2_457_600,
 }
 every_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "resnet50" else ()) for name in PEAKS]
@@ -77,7 +77,7 @@ def test_nothing_is_unplanned_and_the_bound_is_reached(
     assert result.peak == result.lower_bound == PEAKS[name]
     assert result.arenas[0].size == PEAKS[name]
     assert result.optimal
-    assert peak_of(path, {"x": (1, 3, 320, 320)}) == PEAKS[name]
+    assert peak_of(path, {"x": (1, 3, 160, 160)}) == PEAKS[name]
     assert case.plan_views(planner="naive").arena_size > 3 * PEAKS[name]
 
 

@@ -144,7 +144,7 @@ def test_the_block_of_constants_has_each_at_its_offset(transformer: Path, tmp_pa
         tensor.name: numpy_helper.to_array(tensor).tobytes() for tensor in onnx.load(transformer).graph.initializer
     }
     rows = planned.plan.to_dict()["constants"]
-    assert len(rows) > 100
+    assert len(rows) > 40
     assert all(block[row["offset"] : row["offset"] + row["size"]] == weights[row["name"]] for row in rows)
     with pytest.raises(UsageError, match="a plan alone does not hold the bytes"):
         planned.plan.write(tmp_path / "net.bin")

@@ -119,8 +119,7 @@ def test_an_older_language_is_refused_in_words(language: str, tmp_path: Path) ->
     assert "this header needs C" in result.stderr
 
 
-@pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
-@pytest.mark.parametrize("alignment", [1, 2, 64])
+@pytest.mark.parametrize(("language", "alignment"), [("c99", 1), ("c11", 2), ("c++11", 64)])
 def test_the_arena_is_aligned_to_the_largest_of_its_elements(language: str, alignment: int, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{ODD}')
     made = api.plan(model, alignment=alignment).plan.to_dict()

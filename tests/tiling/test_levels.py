@@ -261,8 +261,8 @@ def test_partial_sums_of_16_bits_are_rounded_as_often_as_the_check_says(bench: B
 
 def test_the_arena_grows_by_one_outer_tile_at_most(bench: Bench) -> None:
     for constants in ("", "b"):
-        source = bench.case(op="MatMul", m=96, k=64, n=80, constants=constants).model()
-        tiled = api.tile(source, limits=Limits(16, 16, 16, outer_memory=16384))
+        source = bench.case(op="MatMul", m=64, k=48, n=48, constants=constants).model()
+        tiled = api.tile(source, limits=Limits(16, 16, 16, outer_memory=8192))
         (site,) = tiled.result.tiled
         assert site.chosen is not None and tiled.arena.before is not None and tiled.arena.after is not None
         most = tiled.arena.before + site.chosen.choice.held

@@ -26,9 +26,7 @@ from tests.tiling.conftest import Bench, Tiled
 # Whole transformers: the demo model, and files as exporters wrote them where they are at hand.
 
 
-ROOT = Path(__file__).parent.parent.parent
-DEMO = ROOT / "models" / "transformer.onnx"
-ZOO = ROOT.parent / "shared" / "zoo"
+ZOO = Path(__file__).parents[3] / "shared" / "zoo"
 
 
 def feed(wanted: Feed, sizes: dict[str, int]) -> Array:
@@ -71,13 +69,13 @@ def products_above(tiled: Tiled, bound: int) -> list[str]:
     return above
 
 
-def test_every_product_of_the_demo_model_fits_a_unit_of_64(bench: Bench) -> None:
-    tiled = bench.tile(load(DEMO), Limits.of(max=64))
-    assert len(tiled.result.tiled) == 12 * 6 + 1
+def test_every_product_of_the_demo_model_fits_a_unit_of_64(bench: Bench, transformer: Path) -> None:
+    tiled = bench.tile(load(transformer), Limits.of(max=64))
+    assert len(tiled.result.tiled) == 2 * 6 + 1
     assert [skip.node for skip in tiled.result.skipped] == ["embedding/patch/conv"], "nobody asked to cut it"
-    assert tiled.result.matmuls == 12 * (16 + 4 + 4 + 8 + 12 + 12) + 4
+    assert tiled.result.matmuls == 2 * (16 + 4 + 4 + 8 + 12 + 12) + 4
     assert not products_above(tiled, 64)
-    require_equal(DEMO, tiled, {})
+    require_equal(transformer, tiled, {})
 
 
 @pytest.mark.parametrize(
@@ -113,15 +111,15 @@ def test_exported_models_keep_the_batch_and_the_sequence_that_no_limit_holds(ben
         require_equal(file, tiled, sizes)
 
 
-def test_meta_ops_are_tiled_inside(bench: Bench) -> None:
-    fused = api.fuse(DEMO, ["Linear", "ScaledDotProductAttention", "MultiHeadAttention"], verify=False).model
+def test_meta_ops_are_tiled_inside(bench: Bench, transformer: Path) -> None:
+    fused = api.fuse(transformer, ["Linear", "ScaledDotProductAttention", "MultiHeadAttention"], verify=False).model
     tiled = bench.tile(fused, Limits.of(max=64))
     # Linear is called with four sizes, and each call of one size is cut in the same function.
     names = {site.node.split("/")[0] for site in tiled.result.tiled}
     assert {name.partition(".")[0] for name in names} <= {"Linear", "ScaledDotProductAttention", "MultiHeadAttention"}
     assert len([name for name in names if name.startswith("Linear")]) > 1
     assert {skip.code for skip in tiled.result.skipped} <= {"within_limits", "not_requested"}
-    require_equal(DEMO, tiled, {})
+    require_equal(transformer, tiled, {})
 
 
 # AlexNet as it comes with onnx: its three large layers at the size of a 64 × 64 unit.

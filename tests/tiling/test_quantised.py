@@ -267,7 +267,7 @@ def test_it_is_cut_on_request(bench: Bench) -> None:
 
 @pytest.mark.parametrize("memory", [400, 2000])
 def test_the_weights_stay_in_bytes(memory: int) -> None:
-    held = conv_arrays(channels=32, filters=32, per_channel=True)
+    held = conv_arrays(channels=16, filters=16, per_channel=True)
     source = model("QLinearConv", held, CONV_PARAMETERS | {"w", "b"})
     tiled = api.tile(source, Limits.of(memory=memory, window=WindowBounds()))
     assert tiled.verdict is not None and tiled.verdict.equal and all(site.passed for site in tiled.sites)

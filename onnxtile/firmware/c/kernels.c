@@ -58,6 +58,35 @@ ${row}
                     const float seen = KERNEL_dot(x, w + j * ${inputs}, ${inputs}, 0.0f);
                     next[i] = KERNEL_dot(reset, r + j * ${units}, ${units}, seen)${bias_h}${bias_r};
                 }
+//// lstm
+    for (idx_t d = 0; d < ${directions}; ++d) {
+        const bool is_backwards = ${backwards};
+        const float *const w = ${w} + d * ${gates} * ${inputs};
+        const float *const r = ${r} + d * ${gates} * ${units};
+        for (idx_t batch = 0; batch < ${batches}; ++batch) {
+            float gate[${gates}], state[${units}], cell[${units}];
+            for (idx_t i = 0; i < ${units}; ++i) {
+                state[i] = ${state};
+                cell[i] = ${cell};
+            }
+            for (idx_t step = 0; step < ${steps}; ++step) {
+                const idx_t at = is_backwards ? ${steps} - 1 - step : step;
+                const float *const x = ${x} + (at * ${batches} + batch) * ${inputs};
+                for (idx_t i = 0; i < ${gates}; ++i) {
+                    const float seen = KERNEL_dot(x, w + i * ${inputs}, ${inputs}, ${bias});
+                    gate[i] = KERNEL_dot(state, r + i * ${units}, ${units}, seen);
+                }
+                for (idx_t i = 0; i < ${units}; ++i) {
+                    const float *const g = gate + i;
+                    cell[i] = KERNEL_sigmoid(g[2 * ${units}]) * cell[i] + KERNEL_sigmoid(g[0]) * tanhf(g[3 * ${units}]);
+                    state[i] = KERNEL_sigmoid(g[${units}]) * tanhf(cell[i]);
+                }
+${row}
+            }
+${last_state}
+${last_cell}
+        }
+    }
 //// convolution
     for (idx_t o = 0; o < ${channels}; ++o) {
         const ${x_type} *const image = ${x} + o / ${channels_of_group} * ${depth} * ${area};

@@ -398,9 +398,10 @@ def test_tokens_that_go_another_way_stay_in_the_pieces_of_all(prefix: int, count
 
 
 def test_fit_cuts_tokens_that_go_another_way() -> None:
-    fitted = onnxtile.fit(rotated(3), capacity="smallest", budget="0%")
+    most = onnxtile.plan(rotated(3), verify=False).plan.arena_size // 2
+    fitted = onnxtile.fit(rotated(3), capacity=most, budget="0%")
     assert "tokens" in {step.kind for step in fitted.steps}
-    assert fitted.after.arena < 0.6 * fitted.before.arena
+    assert fitted.after.arena <= most
 
 
 def test_an_output_that_is_a_part_of_the_tokens_keeps_its_name() -> None:
