@@ -243,7 +243,7 @@ class Contraction:
     a vector. With `windows` a tile reads windows of `left`, which lie along the same axes as the rows of the result and may overlap. With
     `groups_in_k` the groups of `right` lie along its K, as in ConvTranspose, else along its N. `letters` are the names of the operands in
     the names of their blocks. `alpha` is a factor. `bias` is added by one Add to the whole result, or to each finished block where that is
-    requantized. `tile_bias` is the third input of the first tile of each sum: one element for each column. `tile` is the operator of each
+    requantized. `tile_bias` is the third input of the last tile of each sum: one element for each column. `tile` is the operator of each
     tile, in `tile_domain`. `units` are the elements along K and N that have one scale, so that nothing cuts them apart. `requantize` has
     the steps from an int32 sum to the result. `sums` is the element type in which partial sums are added; None where it is `dtype`.
     `island` are the nodes that the tiles replace, in order, where more than one makes the result. `read` are tensors that the original

@@ -208,9 +208,9 @@ def _node(
 def _part(
     site: ExpertSite, slot: int, start: int, end: int, constants: KnownConstants, names: Names
 ) -> ir.Value | None:
-    """Return the operand at `slot` of the tile from `start` to `end`; the bias of the result goes into the first tile alone."""
+    """Return the operand at `slot` of the tile from `start` to `end`; the bias of the result goes into the last tile alone."""
     slots, value = _OPERANDS[site.node.op_type], site.node.inputs[slot]
-    if value is None or (slot == slots.bias and start):
+    if value is None or (slot == slots.bias and end < site.inner):
         return None
     if slot in slots.rows:
         at, axis = _rows(site, slot, start, end), 1

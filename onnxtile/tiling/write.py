@@ -2,7 +2,8 @@
 
 alpha goes into the blocks of a constant operand where it can without loss, else it multiplies the result. A bias of any shape is
 added last, by one Add on the whole result: it needs no cut, each element is rounded as in Gemm, and it costs one node where an Add
-for each block would cost as many as the result has blocks. A bias that the tile's own operator takes goes into the first tile of each sum.
+for each block would cost as many as the result has blocks. A bias that the tile's own operator takes goes into the last tile of each
+sum: beside a large one, each partial sum before it would be rounded to the steps of the bias.
 """
 
 from __future__ import annotations
@@ -418,7 +419,7 @@ def write_tiles(
             position = ({"g": group} if grid.groups.is_cut else {}) | {"m": m, "n": n}
             dims = writer.result.block((*grid.along(m), group * grid.n.count + n))
             blocks[at] = PartialSums(way, writer, position, dims)
-        inputs = cut.inputs((group, m, k, n), is_first=not added[at])
+        inputs = cut.inputs((group, m, k, n), is_last=added[at] == grid.k.count - 1)
         blocks[at].multiply(inputs, k, cut.attributes((group, m, k, n)))
         added[at] += 1
         if added[at] == grid.k.count:
@@ -576,15 +577,15 @@ class _CutOperands:
             alpha,
         )
 
-    def inputs(self, position: tuple[int, int, int, int], *, is_first: bool) -> list[ir.Value | None]:
-        """Return the inputs of a tile: its factors, then the bias in the first tile of a sum, or zero points up to the last there is."""
+    def inputs(self, position: tuple[int, int, int, int], *, is_last: bool) -> list[ir.Value | None]:
+        """Return the inputs of a tile: its factors, then the bias in the last tile of a sum, or zero points up to the last there is."""
         grid = self.writer.grid
         group, m, k, n = position
         at_k, at_n = group * grid.k.count + k, group * grid.n.count + n
         in_k = self.writer.contraction.groups_in_k
         left = self.left.block(m, at_k)
         right = self.right.block(at_k, n) if in_k else self.right.block(k, at_n)
-        more = list(self.zeros) if self.bias is None else [self.bias if is_first else None]
+        more = list(self.zeros) if self.bias is None else [self.bias if is_last else None]
         while more and more[-1] is None:
             more.pop()
         values = (None if blocks is None else blocks.block(0, at_n) for blocks in more)

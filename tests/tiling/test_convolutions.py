@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+import onnxtile
 from onnxtile.system.runtime import Array, Session
 from onnxtile.tiling.limits import Limits, WindowBounds
 from tests import build
@@ -219,3 +220,13 @@ def test_padding_as_wide_as_the_kernel(bench: Bench, kernel: int) -> None:
     for limits in (Limits(window=WindowBounds(rows=1)), Limits(memory=2000, window=WindowBounds())):
         skipped = judge(bench, conv, limits).result.skipped
         assert [skip.reason for skip in skipped] == [reason]
+
+
+def test_a_large_bias_does_not_round_the_partial_sums() -> None:
+    source = Conv((16, 16), (1, 1), channels=1024, filters=32).model()
+    for tensor in source.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        few = np.full_like(array, -4.6) if tensor.name == "b" else array / 100
+        tensor.CopyFrom(numpy_helper.from_array(few, tensor.name))
+    (verdict,) = onnxtile.tile(source, max=(64, 32, 64), conv=True).sites
+    assert verdict.error < 1.5 * verdict.original_error
