@@ -277,8 +277,8 @@ def pieces(fitted: onnxtile.FittedModel) -> int:
 
 @pytest.fixture(scope="module")
 def most() -> int:
-    """The pieces of the tokens in the smallest arena."""
-    return pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+    """The pieces of the tokens of one head in the smallest arena."""
+    return pieces(onnxtile.fit(block(1), capacity="smallest", verify=False))
 
 
 def test_no_more_pieces_are_tried_after_the_end_of_the_time(most: int) -> None:
@@ -293,7 +293,7 @@ def test_more_pieces_count_for_the_smallest_arena_only_where_they_save_enough_by
     monkeypatch.setattr(fitting_tokens, "_FEW_NODES", 0)
     monkeypatch.setattr(fitting_tokens, "_PROPORTION", 1.0)
     # Twice the nodes would have to save half of the bytes.
-    assert pieces(onnxtile.fit(block(), capacity="smallest", verify=False)) < most
+    assert pieces(onnxtile.fit(block(1), capacity="smallest", verify=False)) < most
 
 
 def test_each_number_of_pieces_is_tried_once_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
