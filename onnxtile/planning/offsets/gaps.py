@@ -272,7 +272,7 @@ STEPS_OF_A_MOVE = 20
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
 _MOST = 24_000
 """Moves for one problem, at most; later ones rarely lower the arena."""
-_PATIENCE, _OF_BUFFERS, _OF_STEPS = 2_400, 2, 200
+_PATIENCE, _OF_BUFFERS, _OF_STEPS = 5_000, 2, 200
 """Moves after which a target is left where the buffers that wait were never worth less since: at least, for each buffer, and one for so
 many steps of the effort."""
 _FINE = 400
