@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from models.make_transformer import make_transformer
 from tests.draws import load_profile
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +34,8 @@ LIGHT = (
 """The light models of the onnx wheel: convolutions, and no attention."""
 
 
+# Threads of NumPy's wait for work in a loop, and each core has a process of tests; NumPy reads this when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Commands that tests start keep the bytecode of the package, as an installed one has it: compiling it takes each of them 0.4 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So does this process: to read the assertions of all tests takes 12 s.
@@ -114,6 +115,8 @@ def docs_script(name: str) -> ModuleType:
 
 
 def _written(folder: Path, blocks: int, image: int) -> Path:
+    from models.make_transformer import make_transformer
+
     path = folder / "transformer.onnx"
     path.write_bytes(make_transformer(blocks=blocks, image=image).SerializeToString(deterministic=True))
     return path

@@ -15,6 +15,7 @@ from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import ModulePath, module_note, module_path
 from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.opset import opset_of
+from onnxtile.model.topology import is_read
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks
 from onnxtile.operators.table import axis_links, factors_of, multiplies_matrices
@@ -263,7 +264,7 @@ class ModelEdit:
     def drop_unread(self) -> None:
         """Remove the nodes whose results nothing reads."""
         for node in reversed(list(self.model.graph)):
-            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            if not any(map(is_read, node.outputs)):
                 self.model.graph.remove(node, safe=True)
 
 
@@ -302,8 +303,7 @@ def leave_out_unread(edit: ModelEdit) -> list[ir.Node]:
     readers: dict[ir.Node, None] = {}
     for node in edit.model.graph:
         for number, value in enumerate(node.outputs):
-            is_read = not value.name or value.uses() or value.is_graph_output()
-            if number and not is_read and _is_optional(node, number, edit.opset):
+            if number and value.name and not is_read(value) and _is_optional(node, number, edit.opset):
                 value.name = ""
                 readers[node] = None
     return list(readers)

@@ -182,7 +182,7 @@ def island_tensors(model: ir.Model, constants: Constants) -> IslandTensors:
         part = island_region(island)
         if len(part.outputs) == 1:
             join = next((node for node in island.operators if island.is_view and node.op_type == "Concat"), None)
-            places = range(len(part.inputs)) if join is not None else overwritten(island, part, rule)
+            places = range(len(part.inputs)) if island.is_view else overwritten(island, part, rule)
             stored = (part.inputs[position] for position in places)
             over[part.outputs[0]] = frozenset(value for value in stored if value not in constants)
             joined.update({} if join is None else {part.outputs[0]: join})
@@ -283,7 +283,9 @@ class _NetworkReader:
             links = None if result not in axes or has_body(node) else self._links(node, axes[result])
             for position, value in self.reads(node) if links is not None else ():
                 link = None if position is None or links is None else links[position]
-                if value not in settled and link is not None and self._moves(value, link.axis, slid):
+                if value in settled or link is None or (value in slid and self._adds_up(node, position, axes[value])):
+                    continue
+                if self._moves(value, link.axis, slid):
                     axes[value] = link.axis
                     settled.add(value)
         # Of a tensor without elements there is no strip.
@@ -292,6 +294,17 @@ class _NetworkReader:
     def _moves(self, value: ir.Value, axis: int, slid: Collection[ir.Value]) -> bool:
         """Return whether a reader of rows along an axis says which rows a value has: those of maps lie along rows or columns."""
         return value not in slid or (axis > 1 and (self.shapes.sizes(value) or ())[axis] > 1)
+
+    def _adds_up(self, node: ir.Node, position: int | None, axis: int | None) -> bool:
+        """Return whether a node adds up the rows of its operand along an axis. It does so part by part, so they stay as they are."""
+        folding = folding_of(node)
+        if folding is None or position is None or axis is None:
+            return False
+        try:
+            folding.reads(NodeView(node, self.shapes, self.constants, self.opset), position, axis)
+        except NotApplicable:
+            return False
+        return True
 
     def _default(self, value: ir.Value, known: Mapping[ir.Value, int | None], slid: set[ir.Value]) -> int | None:
         """Return the axis that comes from rows of an operand, given those of values before; else the last but one.
@@ -473,7 +486,7 @@ class _NetworkReader:
 
     def _may_round(self, node: ir.Node) -> bool:
         """Return whether fewer rows may change the last bits: onnxruntime multiplies a row alone by another kernel."""
-        return self.exact and node.op_type in MATRIX_PRODUCTS and self.inside.isdisjoint(node.inputs)
+        return self.exact and node.op_type in {*MATRIX_PRODUCTS, "Einsum"} and self.inside.isdisjoint(node.inputs)
 
     def _reason(self, node: ir.Node) -> str:
         """Return the reason why a node is not cut into rows."""
@@ -514,8 +527,9 @@ class _NetworkReader:
         )
 
     def _is_alike_in_bytes(self, value: ir.Value, result: ir.Value) -> bool:
-        """Return whether two values have the same sizes and bytes: floats are not written over the integers that they are made of."""
-        is_alike = self.shapes.sizes(value) == self.shapes.sizes(result)
+        """Return whether two values have as many elements and bytes: floats are not written over the integers that they are made of."""
+        sizes, made = self.shapes.sizes(value), self.shapes.sizes(result)
+        is_alike = sizes is not None and made is not None and prod(sizes) == prod(made)
         return is_alike and tensor_bytes(value, self.shapes) == tensor_bytes(result, self.shapes)
 
     def _is_join(self, node: ir.Node) -> bool:

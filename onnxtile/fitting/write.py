@@ -23,7 +23,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants, prune
 from onnxtile.model.functions import add_function, free_function, inline_calls, read_from_outside
 from onnxtile.model.modules import ModulePath, module_note, module_path
-from onnxtile.model.topology import all_values, dependencies, nodes_inside
+from onnxtile.model.topology import all_values, dependencies, is_read_outside, nodes_inside
 from onnxtile.operators.families.movement import pad_sizes, resize_scales, slice_ranges
 from onnxtile.operators.reads import InputWindow, SourceRows
 from onnxtile.operators.table import factors_of, operator_of, slides
@@ -411,7 +411,7 @@ def wrap(model: ir.Model, regions: Iterable[Sequence[ir.Node]]) -> None:
 def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     graph = model.graph
     here = {*nodes, *(inner for node in nodes for inner in nodes_inside(node))}
-    outputs = [value for node in nodes for value in node.outputs if _is_read_outside(value, here)]
+    outputs = [value for node in nodes for value in node.outputs if is_read_outside(value, here)]
     sizes = _sizes(nodes)
     operands = [value for value in read_from_outside(nodes) if value not in sizes]
     results = [ir.Value(name=value.name, type=value.type, shape=value.shape) for value in outputs]
@@ -426,10 +426,6 @@ def _wrap(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     domains = {"", *(node.domain for node in nodes)}
     imports = {domain: version for domain, version in graph.opset_imports.items() if domain in domains}
     add_function(model, name, nodes, operands, outputs, imports, sizes)
-
-
-def _is_read_outside(value: ir.Value, here: set[ir.Node]) -> bool:
-    return value.is_graph_output() or any(use.node not in here for use in value.uses())
 
 
 def _sizes(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:

@@ -26,6 +26,7 @@ from onnxtile.model.node_kinds import (
     sums_integers,
 )
 from onnxtile.model.opset import opset_of
+from onnxtile.model.topology import is_read, only_reader
 from onnxtile.operators.node_view import given_input
 from onnxtile.operators.table import FloatMeaning, names_where, quantised_form
 from onnxtile.shapes.resolve import Shapes
@@ -202,7 +203,7 @@ class _ViewWriter:
         for node in list(dict.fromkeys(stored.consumers())):
             if sums_integers(node) and node.inputs[0] is stored:
                 self._put_product(node, scale, source)
-        if not any(value.uses() or value.is_graph_output() for value in dynamic.outputs):
+        if not any(map(is_read, dynamic.outputs)):
             self.graph.remove(dynamic, safe=True)
 
     def _put_product(self, node: ir.Node, scale: ir.Value, source: ir.Value | None) -> None:
@@ -275,9 +276,8 @@ def _identity(size: int) -> ir.TensorProtocol:
 
 
 def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
-    """Return the node that reads `value`, where only that does and it is of this operator."""
-    uses = list(value.uses())
-    node = uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
+    """Return the one node that reads `value` where it is of this operator."""
+    node = only_reader(value)
     return node if node is not None and node.op_type == op_type and node.domain in OWN_DOMAINS else None
 
 

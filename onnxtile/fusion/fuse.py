@@ -44,7 +44,7 @@ from onnxtile.model.modules import ModulePath, dotted, module_note, module_path,
 from onnxtile.model.node_kinds import dequantises, is_quantised, quantises
 from onnxtile.model.opset import Opsets
 from onnxtile.model.save import raise_ir_version
-from onnxtile.model.topology import TopologicalOrder, node_id
+from onnxtile.model.topology import TopologicalOrder, is_read, node_id
 from onnxtile.query.graph import Vertex, identify
 from onnxtile.query.match import Match, Matcher, with_rivals
 from onnxtile.query.names import require_known
@@ -388,7 +388,7 @@ class Fuser:
 
     def _drop(self, value: ir.Value) -> None:
         """Remove a constant that nothing reads any more."""
-        if value.uses() or value.is_graph_output():
+        if is_read(value):
             return
         node, graph = value.producer(), value.graph
         assert isinstance(graph, ir.Graph)

@@ -23,7 +23,7 @@ from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises, quantises_at_run, sums_integers
 from onnxtile.model.opset import Opsets
-from onnxtile.model.topology import has_body, has_containers
+from onnxtile.model.topology import has_body, has_containers, is_read_outside, only_reader
 from onnxtile.operators.table import No, factors_of, may_draw, movement_of, operator_of
 from onnxtile.shapes.contributed import fits_in_function
 from onnxtile.system.dataclass import dataclass
@@ -71,12 +71,7 @@ def island_region(island: Island) -> FusedRegion:
     )
     computing = set(island.operators)
     uncopied = [node for node in island.nodes if node in computing or quantises(node)]
-    outputs = [
-        value
-        for node in uncopied
-        for value in node.outputs
-        if value.is_graph_output() or any(reader not in members for reader in value.consumers())
-    ]
+    outputs = [value for node in uncopied for value in node.outputs if is_read_outside(value, members)]
     return FusedRegion(island.nodes, tuple(read), tuple(outputs), (), frozenset(island.nodes) - set(uncopied))
 
 
@@ -406,11 +401,10 @@ class _Finder:
         return (cast, factor, product) if fits and self._may_be_inside(product) else None
 
     def _only_reader(self, value: ir.Value, op_type: str) -> ir.Node | None:
-        readers = set(value.consumers())
-        reader = readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
+        reader = only_reader(value)
         if reader is None or reader.op_type != op_type or reader.domain not in OWN_DOMAINS:
             return None
-        return reader if reader.graph is self._graph and self._may_be_inside(reader) else None
+        return reader if self._may_be_inside(reader) else None
 
     def _quantiser_inside(self, value: ir.Value | None) -> ir.Node | None:
         """Return the DynamicQuantizeLinear that makes `value` where the floats that it reads stay stored until `value` was read."""
@@ -555,10 +549,9 @@ class _Finder:
 
     def _epilogue(self, value: ir.Value) -> ir.Node | None:
         """Return the only reader of `value` where it may follow in the same kernel."""
-        readers = list(dict.fromkeys(value.consumers()))
-        if len(readers) != 1 or value.is_graph_output() or readers[0].graph is not self._graph:
+        reader = only_reader(value)
+        if reader is None:
             return None
-        reader = readers[0]
         fits = reader.op_type in self._rule.epilogues and reader.domain in OWN_DOMAINS and reader not in self._taken
         others = [operand for operand in reader.inputs if operand is not None and operand is not value]
         known = all(operand in self._constants or self._operand(operand) for operand in others)

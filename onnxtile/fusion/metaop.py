@@ -16,7 +16,7 @@ from onnxtile.fusion.pattern import EVERY_NODE, Pattern
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants, constant_array, constant_attribute
 from onnxtile.model.node_kinds import dequantises, quantises, quantises_at_run
-from onnxtile.model.topology import dependencies, has_body, node_id
+from onnxtile.model.topology import dependencies, has_body, is_read_outside, node_id
 from onnxtile.query.graph import is_constant
 from onnxtile.query.match import Match
 from onnxtile.system.dataclass import dataclass
@@ -56,7 +56,7 @@ class FusedRegion:
         gone = set(self.nodes)
         # Of a chain of copied nodes, what is read by one that stays has to stay.
         for node in reversed(self.nodes):
-            if node in self.copied and any(_is_read_outside(value, gone) for value in node.outputs):
+            if node in self.copied and any(is_read_outside(value, gone) for value in node.outputs):
                 gone.discard(node)
         return tuple(node for node in self.nodes if node in gone)
 
@@ -88,7 +88,7 @@ def region(matched: Sequence[ir.Node], constants: Constants) -> FusedRegion | Re
     results = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in results)
     inside = tuple(value for value in read if value.graph is graph and _is_small(value, constants))
-    outputs = tuple(value for node in nodes for value in node.outputs if _is_read_outside(value, members))
+    outputs = tuple(value for node in nodes for value in node.outputs if is_read_outside(value, members))
     if not outputs:
         return Refusal("nothing reads what it computes")
     inputs = tuple(value for value in read if value not in inside)
@@ -158,7 +158,7 @@ def _measures(value: ir.Value, members: set[ir.Node]) -> list[ir.Node]:
 
 def _is_read_within(node: ir.Node, members: set[ir.Node]) -> bool:
     readers = [reader for value in node.outputs for reader in value.consumers()]
-    return bool(readers) and not any(_is_read_outside(value, members) for value in node.outputs)
+    return bool(readers) and not any(is_read_outside(value, members) for value in node.outputs)
 
 
 def _is_small(value: ir.Value, constants: Constants) -> bool:
@@ -176,10 +176,6 @@ def _is_small(value: ir.Value, constants: Constants) -> bool:
     if tensor is not None and (tensor.is_ref() or tensor.value.dtype == ir.DataType.STRING):
         return False
     return constant_array(node).nbytes <= SMALL_BYTES
-
-
-def _is_read_outside(value: ir.Value, members: Collection[ir.Node]) -> bool:
-    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
 
 
 def _sorted(outputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[ir.Node]:
@@ -473,7 +469,7 @@ def _outputs(part: FusedRegion) -> tuple[ir.Value, ...]:
     """Return the values of the nodes that leave the graph which others read: a dequantiser that stays reads a stored one."""
     leaving = set(part.leaving)
     read = dict.fromkeys(value for value in part.outputs if value.producer() in leaving)
-    read |= dict.fromkeys(value for node in part.leaving for value in node.outputs if _is_read_outside(value, leaving))
+    read |= dict.fromkeys(value for node in part.leaving for value in node.outputs if is_read_outside(value, leaving))
     return tuple(read)
 
 

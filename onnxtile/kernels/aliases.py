@@ -25,7 +25,7 @@ from onnxtile.model.binding import Unbound, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import RandomNodes, dequantises, quantises
 from onnxtile.model.opset import opset_of
-from onnxtile.model.topology import all_nodes, dependencies, main_graphs
+from onnxtile.model.topology import all_nodes, dependencies, is_read_outside, main_graphs
 from onnxtile.operators.families.movement import slice_ranges
 from onnxtile.operators.node_view import NodeView, NotApplicable, given_input
 from onnxtile.operators.table import CONTROL_FLOW, No, Operator, operator_of, sharing_of
@@ -601,7 +601,7 @@ def _stream(value: ir.Value, model: ir.Model, shapes: Shapes, constants: Constan
     if not axis.isdecimal() or int(axis) >= len(sizes):
         raise UsageError(f"{value.name!r} cannot come row by row: it has no axis {axis!r}", hint=_HINT)
     places = {node: position for position, node in enumerate(model.graph)}
-    if value.is_graph_output() or any(use.node not in places for use in value.uses()):
+    if is_read_outside(value, places):
         raise UsageError(f"{value.name!r} cannot come row by row: a body reads it, or it is an output", hint=_HINT)
     readers = sorted({use.node for use in value.uses()}, key=places.__getitem__)
     views = [NodeView(node, shapes, constants, opset_of(model)) for node in readers]

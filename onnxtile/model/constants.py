@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxtile.model import keys
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import all_nodes, has_body, has_containers, main_graphs
+from onnxtile.model.topology import all_nodes, has_body, has_containers, is_read, main_graphs
 from onnxtile.operators.node_view import KnownConstants
 from onnxtile.operators.table import may_draw
 from onnxtile.system.errors import ModelError
@@ -202,13 +202,13 @@ def prune(values: Iterable[ir.Value], constants: KnownConstants | None = None) -
     while pending:
         value = pending.pop()
         node, graph = value.producer(), value.graph
-        if value.uses() or value.is_graph_output() or graph is None:
+        if graph is None or is_read(value):
             continue
         if constants is None and value.is_graph_input():
             continue
         if value.is_initializer():
             assert value.name is not None
             del graph.initializers[value.name]
-        elif node is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        elif node is not None and not any(map(is_read, node.outputs)):
             pending.extend(v for v in node.inputs if v is not None)
             graph.remove(node, safe=True)

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxtile.model.save import raise_ir_version
-from onnxtile.model.topology import all_nodes, bodies_of, opset_in
+from onnxtile.model.topology import all_nodes, bodies_of, is_read, opset_in
 from onnxtile.model.validity import check, skeleton
 from onnxtile.system.errors import ModelError
 
@@ -76,7 +76,7 @@ def _require_masks_kept(model: ir.Model, version: int) -> None:
     if not opset_of(model) < _TRUE_MASKS <= version:
         return
     for node in all_nodes(model):
-        if node.op_type == "Dropout" and not node.domain and any(map(_is_read, node.outputs[1:])):
+        if node.op_type == "Dropout" and not node.domain and any(map(is_read, node.outputs[1:])):
             raise ModelError(
                 f"a Dropout of opset {opset_of(model)} gives another mask in opset {_TRUE_MASKS}, and it is read"
             )
@@ -90,10 +90,6 @@ def _keep_places(result: ir.Model) -> None:
                 "coordinate_transformation_mode", "asymmetric"
             )
             node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _restore_model(source: ir.Model, result: ir.Model) -> None:

@@ -149,6 +149,23 @@ def values_in(root: ir.Graph | ir.Function) -> Iterator[ir.Value]:
                 yield from values_in(body.graph)
 
 
+def is_read(value: ir.Value) -> bool:
+    """Return whether a node reads `value`, or the caller of its graph."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def is_read_outside(value: ir.Value, members: Container[ir.Node]) -> bool:
+    """Return whether another node than `members` reads `value`, or the caller of its graph."""
+    return value.is_graph_output() or any(reader not in members for reader in value.consumers())
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the one node that reads `value`, in its own graph; None where several nodes do, or the caller of the graph."""
+    readers = set(value.consumers())
+    reader = readers.pop() if len(readers) == 1 and not value.is_graph_output() else None
+    return reader if reader is not None and reader.graph is value.graph else None
+
+
 def dependencies(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values `node` reads: its inputs, and what its bodies capture from the graphs around them."""
     yield from (value for value in node.inputs if value is not None)

@@ -41,7 +41,6 @@ WHOLE_SCALE = No("its scale is that of the whole operand", _ONNX)
 WHOLE_AXES = No("a transform or a factorisation reads the whole of its axes", _ONNX)
 LOWERED = No("fuse without --lower leaves products of matrices, which are cut", "docs/fit.md")
 STEPS = No("its steps depend on each other", _ONNX)
-ANY_SUM = No("its equation may be any sum", _ONNX)
 
 # Why no rule counts the work.
 WORK_OF_BODIES = No("the work of its bodies is counted, not its own", "onnxtile/inspection/layers.py")

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxtile.model import keys
 from onnxtile.model.constants import Constants
 from onnxtile.model.opset import Opsets
+from onnxtile.model.topology import is_read, is_read_outside
 from onnxtile.operators.node_view import Dims, given_input
 from onnxtile.query.graph import Vertex, is_constant
 from onnxtile.query.language import (
@@ -168,8 +169,7 @@ class Unchanged:
         """Return whether `node` is of an operator that may change nothing; no constant is."""
         if node.domain != "" or node.op_type not in self._proofs or not node.inputs or node.inputs[0] is None:
             return False
-        rest = (value for value in node.outputs[1:] if value.uses() or value.is_graph_output())
-        return node.outputs[0] not in self._constants and not any(rest)
+        return node.outputs[0] not in self._constants and not any(map(is_read, node.outputs[1:]))
 
     def does(self, node: ir.Node) -> bool:
         """Return whether `node` provably changes nothing."""
@@ -233,9 +233,7 @@ class Unchanged:
         """Add the nodes that lead to `value` from its origin, as far as only `members` and nodes found read their results."""
         node = value.producer()
         while node is not None and node not in members and self.does(node):
-            if value.is_graph_output() or any(
-                reader not in members and reader not in between for reader in value.consumers()
-            ):
+            if is_read_outside(value, members | between.keys()):
                 return
             between[node] = None
             source = node.inputs[0]

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from onnxtile.model.topology import only_reader
 from onnxtile.operators.node_view import MICROSOFT, Dims, NotApplicable, ReasonCode, given_input
 from onnxtile.operators.reads import SlidingAxis, kernel_axes
 from onnxtile.operators.table import FloatMeaning, operator_of
@@ -487,12 +488,8 @@ def _bias_scale(
 
 def _quantizing(value: ir.Value, facts: TilingFacts) -> ir.Node | None:
     """Return the QuantizeLinear to bytes that is the only reader of `value`; None where there is another reader, or another node."""
-    readers, maker = [use.node for use in value.uses()], value.producer()
-    if len(readers) != 1 or value.is_graph_output() or maker is None:
-        return None
-    (node,) = readers
-    inside = node.graph is not None and node.graph is maker.graph
-    if node.op_type != "QuantizeLinear" or node.domain or not inside or not node.attributes.keys() <= _PLAIN:
+    node = only_reader(value)
+    if node is None or node.op_type != "QuantizeLinear" or node.domain or not node.attributes.keys() <= _PLAIN:
         return None
     scale, zero = given_input(node, 1), given_input(node, 2)
     if scale is None or zero is None or facts.shapes.dtype(zero) not in BYTES:

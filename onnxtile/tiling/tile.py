@@ -20,7 +20,7 @@ from onnxtile.model.graph_writer import ConstantReader, Names
 from onnxtile.model.modules import dotted, module_note, module_path
 from onnxtile.model.opset import opset_of
 from onnxtile.model.save import raise_ir_version
-from onnxtile.model.topology import all_nodes, called_functions, nodes_in
+from onnxtile.model.topology import all_nodes, called_functions, is_read, nodes_in
 from onnxtile.operators.node_view import Dim, Dims, KnownConstants, NoConstants, NotApplicable, ReasonCode
 from onnxtile.operators.table import Left, operator_of
 from onnxtile.shapes.infer import values
@@ -612,7 +612,7 @@ def _remove(nodes: Sequence[ir.Node], product: ir.Node) -> list[ir.Value]:
     read = []
     after = nodes[nodes.index(product) :]
     for node in reversed(nodes):
-        if node not in after and any(value.uses() or value.is_graph_output() for value in node.outputs):
+        if node not in after and any(map(is_read, node.outputs)):
             continue
         read += [value for value in node.inputs if value is not None]
         assert node.graph is not None

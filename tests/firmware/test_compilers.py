@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 import onnxtile
-from tests.conftest import ROOT
+from models.make_transformer import make_transformer
 
 pytest.importorskip("emx_onnx_cgen", reason="the extra c is not installed")
 
@@ -61,7 +61,7 @@ PROGRAMS: dict[str, Callable[[Path], object]] = {
         folder / "net.c"
     ),
     "meta-ops": lambda folder: (
-        onnxtile.fuse(ROOT / "models" / "transformer.onnx", verify=False).plan(verify=False).write(folder / "net.c")
+        onnxtile.fuse(make_transformer(blocks=1), verify=False).plan(verify=False).write(folder / "net.c")
     ),
     "integers": lambda folder: onnxtile.plan(quantised("qdq"), verify=False).write(folder / "net.c"),
     "strips": fitted,

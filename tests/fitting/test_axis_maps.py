@@ -233,6 +233,44 @@ def test_an_operator_that_is_not_cut_says_why(name: str) -> None:
         axis_links(facts_of(proto), axis)
 
 
+EINSUMS = {
+    ("bhid,bhjd->bhij", 0): ((0,), (0,)),
+    ("bhid,bhjd->bhij", 2): ((2,), ()),
+    ("bhid, bhjd -> bhij", 3): ((), (2,)),
+    ("bhid,hjd->jbhi", 0): ((), (1,)),
+    ("bhid,id->bhi", 1): ((1,), ()),
+}
+
+
+@pytest.mark.parametrize(("equation", "axis"), EINSUMS)
+def test_rows_of_an_einsum_come_from_the_operands_that_have_their_index(equation: str, axis: int) -> None:
+    sizes = {"b": 2, "h": 3, "i": 4, "j": 5, "d": 6}
+    left, right, result = ([sizes[index] for index in term.strip()] for term in equation.replace("->", ",").split(","))
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], equation=equation)
+    links = axis_links(facts_of(build.model([node], {"x": left, "w": right}, {"y": result})), axis)
+    assert tuple(() if link is None else (link.axis,) for link in links) == EINSUMS[equation, axis]
+
+
+def test_attention_by_einsums_is_cut_into_rows() -> None:
+    proto = build.parsed(
+        """g (float[1,64,32] q, float[1,64,32] k) => (float[1,64,32] y) {
+            [scores] s = Einsum<equation = "bid,bjd->bij">(q, k) p = Softmax<axis = -1>(s)
+            [values] y = Einsum<equation = "bij,bjd->bid">(p, k) }"""
+    )
+    fitted = onnxtile.fit(proto, capacity=64 * 32 * 4 + 64 * 64 * 4 // 2, io="outputs")
+    assert fitted.before.arena == 64 * 64 * 4 + 64 * 32 * 4
+    assert fitted.verdict is not None and fitted.verdict.equal
+
+
+@pytest.mark.parametrize("equation", ["ii->i", "...i,...i->...i"])
+def test_an_einsum_that_names_no_single_axis_is_not_cut(equation: str) -> None:
+    count = equation.count(",") + 1
+    node = helper.make_node("Einsum", ["x"] * count, ["y"], equation=equation)
+    facts = facts_of(build.model([node], {"x": [4, 4]}, {"y": [None] * count}))
+    with pytest.raises(NotApplicable, match=r"does not name every axis|reads a diagonal"):
+        axis_links(facts, 0)
+
+
 CONTRIBUTED = {
     "gelu": "i = com.microsoft.Gelu(h)",
     "biased": "i = com.microsoft.BiasGelu(h, b)",

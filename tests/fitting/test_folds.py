@@ -259,6 +259,51 @@ def test_no_quantised_map_before_a_head_is_whole(mean: str, kind: str, zero_poin
     assert "MatMulInteger" in ops and not {"GlobalAveragePool", "ReduceMean"} & ops
 
 
+def test_a_mean_of_integers_leaves_the_rows_of_its_map_where_they_lie() -> None:
+    """The product with ones adds up columns, which the strips lie along, as the split channels of the map have other rows."""
+    q, d = (f"{kind}Linear({{}}, s, z)" for kind in ("Quantize", "Dequantize"))
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]>
+        g (int8[1,1,16,64] x) => (int8[1,8,1,1] y) <int64[4] split = {{1, 16, 8, 64}}, int64[4] joined = {{1, 8, 16, 64}}> {{
+            a = {d.format("x")} b = Conv<pads=[1,1,1,1]>(a, w) c = {q.format("b")} e = {d.format("c")}
+            f = Conv<pads=[1,0,1,0], group=8>(e, v) g = {q.format("f")} h = {d.format("g")}
+            i = Reshape(h, split) j = {q.format("i")} k = {d.format("j")}
+            l = Reshape(k, joined) m = {q.format("l")} n = {d.format("m")}
+            o = Add(e, n) p = {q.format("o")} r = {d.format("p")} t = GlobalAveragePool(r) y = {q.format("t")} }}"""
+    )
+    random = np.random.default_rng(3)
+    constants = {
+        "w": random.standard_normal((8, 1, 3, 3)),
+        "v": random.standard_normal((8, 1, 3, 1)),
+        "s": np.array(0.1),
+    }
+    arrays: dict[str, Any] = {
+        "z": np.asarray(0, np.int8),
+        **{name: array.astype(np.float32) for name, array in constants.items()},
+    }
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    fitted = onnxtile.fit(proto, capacity=8 * 16 * 64)
+    assert fitted.before.arena == 2 * 8 * 16 * 64
+
+
+def test_a_quantised_map_is_flattened_where_it_lies() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (int8[1,2,16,16] x) => (int8[1,4] y) {
+            a = DequantizeLinear(x, s, z) b = Conv<pads=[1,1,1,1]>(a, w) c = QuantizeLinear(b, s, z)
+            k = DequantizeLinear(c, s, z) l = Conv<pads=[1,1,1,1], group=8>(k, u) m = QuantizeLinear(l, s, z)
+            d = DequantizeLinear(m, s, z) e = Flatten(d) f = QuantizeLinear(e, s, z)
+            g = DequantizeLinear(f, s, z) h = MatMul(g, v) y = QuantizeLinear(h, s, z) }"""
+    )
+    random = np.random.default_rng(3)
+    for name, shape in (("w", (8, 2, 3, 3)), ("u", (8, 1, 3, 3)), ("v", (8 * 16 * 16, 4)), ("s", ())):
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(random.random(shape), np.float32), name))
+    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(0, np.int8), "z"))
+    fitted = onnxtile.fit(proto, capacity="smallest")
+    assert fitted.before.arena == 2 * 8 * 16 * 16
+    assert fitted.after.arena < 2 * 8 * 16 * 16
+
+
 def test_a_quantised_mean_stays_where_no_product_may_be_added() -> None:
     proto = quantised_mean(MEANS[0], "int8", 0)
     fitted = onnxtile.fit(proto, capacity="smallest", budget="0%")

@@ -205,9 +205,14 @@ def at(document: Any, way: Way) -> Any:
 
 
 def changed(document: Document, way: Way, value: Any) -> Document:
-    made = copy.deepcopy(document)
-    at(made, way[:-1])[way[-1]] = value
-    return made
+    """Return a document with `value` at `way`; what is not on the way is shared."""
+    made: Any = copy.copy(document)
+    inner = made
+    for key in way[:-1]:
+        inner[key] = copy.copy(inner[key])
+        inner = inner[key]
+    inner[way[-1]] = value
+    return made  # type: ignore[no-any-return]
 
 
 NAMED = frozenset({"dims", "bounds", "ranges", "sums", *FIXED})

@@ -20,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import onnxtile
+from models.make_transformer import make_transformer
 from onnxtile.check import check_account, check_bound, graph, operators, sharing
 from onnxtile.check.certificate import FixedRow, certificate, offset_tree, problem_certificate
 from onnxtile.check.check_account import graph_of
@@ -268,7 +269,7 @@ def test_a_pinned_tensor_proves_its_end() -> None:
 
 
 def test_aliases_of_the_plan_bound_its_order() -> None:
-    fused = onnxtile.fuse(Path(__file__).parents[2] / "models" / "transformer.onnx", verify=False).model
+    fused = onnxtile.fuse(make_transformer(blocks=2), verify=False).model
     planned = onnxtile.plan(fused, verify=False)
     said = json.loads(json.dumps(planned.certificate()))
     assert (said["claim"], said["scope"]) == ("order", "this order and its aliases")

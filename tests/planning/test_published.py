@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +43,7 @@ from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.rows import annotate
 from onnxtile.planning.workspaces import Needs, WorkspaceRules
 from onnxtile.system.errors import CheckFailed, UsageError
+from tests.hostile.plan_edits import changed
 from tests.planning.conftest import Case
 from tests.planning.test_bodies import IN_A_LOOP, SCAN
 from tests.planning.test_functions import GRAPHS
@@ -110,17 +110,6 @@ def lists(found: Any, path: Path_ = ()) -> Iterator[tuple[Path_, list[Any]]]:
             yield from lists(value, (*path, key))
     if isinstance(found, list):
         yield path, found
-
-
-def changed(document: Document, path: Path_, value: Any) -> Document:
-    """Return a document with `value` at `path`; what is not on the way is shared."""
-    made: Any = copy.copy(document)
-    inner = made
-    for key in path[:-1]:
-        inner[key] = copy.copy(inner[key])
-        inner = inner[key]
-    inner[path[-1]] = value
-    return made  # type: ignore[no-any-return]
 
 
 def others(value: Any) -> list[Any]:

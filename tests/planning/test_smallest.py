@@ -12,7 +12,7 @@ from onnxtile.model.load import load
 from onnxtile.planning import order_search
 from onnxtile.planning.layout import smallest
 from onnxtile.planning.model_plan import PlanSettings, plan_model, quick_allocation
-from onnxtile.planning.offsets.effort import LEVELS, NORMAL
+from onnxtile.planning.offsets.effort import LEVELS, NORMAL, Effort
 from onnxtile.planning.offsets.problem import OptimalityProof
 from onnxtile.planning.peak_search import FoundOrder, OrderingProblem, heights
 from onnxtile.shapes.opened_calls import unfold
@@ -95,6 +95,8 @@ def test_of_equal_arenas_the_one_with_the_higher_bound_counts() -> None:
 def test_the_stages_of_an_effort_end_with_it() -> None:
     assert NORMAL.stages == (LEVELS["low"], NORMAL)
     assert LEVELS["low"].stages == (LEVELS["low"],)
+    few = Effort(2 * LEVELS["low"].steps, LEVELS["low"].fitting)
+    assert few.stages == (few,)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnxtile.planning.offsets.effort import LEVELS, NORMAL, SearchBudget
 from onnxtile.planning.offsets.gaps import EjectionSearch
 from onnxtile.planning.offsets.problem import Buffer, OffsetPlan, Problem, size_of
 from onnxtile.planning.offsets.range_formulas import RangeFormulas
-from onnxtile.planning.planners import NAIVE, place
+from onnxtile.planning.planners import GREEDY_BY_SIZE, NAIVE, place
 from onnxtile.planning.problem_plan import check
 from tests.draws import draws
 from tests.planning.conftest import problems
@@ -130,3 +130,12 @@ def test_it_gives_the_same_offsets_again_and_keeps_to_its_budget() -> None:
     budget = SearchBudget(4_000)
     EjectionSearch(problem).lowered(start, budget)
     assert -100 < budget.looks <= 0
+
+
+def test_little_effort_leaves_a_target_that_moves_bring_no_nearer() -> None:
+    problem = sliced(100, 2_000, 600, 3)
+    start = GREEDY_BY_SIZE.place(problem, LEVELS["low"]).offsets
+    budget = SearchBudget(500_000)
+    lowered = EjectionSearch(problem).lowered(start, budget)
+    assert size_of(problem, lowered) < size_of(problem, start)
+    assert budget.looks > 200_000

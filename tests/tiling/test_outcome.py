@@ -123,8 +123,8 @@ def test_a_node_that_cannot_meet_the_limits_does_not_stop_the_others() -> None:
         outcome(model, Limits(memory=20), strict=True)
 
 
-DOUBLED = 12
-"""Functions that each call the next twice: 2,048 calls of the last."""
+DOUBLED = 10
+"""Functions that each call the next twice: 512 calls of the last."""
 
 
 @pytest.mark.parametrize("leaf", ["o = Relu(a)", "o = MatMul(a, a)"])
@@ -264,8 +264,9 @@ def test_of_many_runs_the_worst_counts(bench: Bench) -> None:
     assert many.passed and many.error - many.tolerance > one.error - one.tolerance
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("limit", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [(np.float16, 1), (np.float16, 7), (np.float32, 7), (np.float32, 64), (np.float64, 64)]
+)
 def test_long_sums_are_no_less_exact_than_before(bench: Bench, dtype: type, limit: int) -> None:
     tiled = bench.tile(bench.case(m=5, k=500, n=6, constants="b", dtype=dtype).model(), Limits(k=limit))
     (verdict,) = tiled.verdicts(runs=3)

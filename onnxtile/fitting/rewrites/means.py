@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.strip_forms import BYTES, is_over_whole_map
 from onnxtile.model.node_kinds import dequantises
-from onnxtile.model.topology import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body, is_read
 from onnxtile.operators.families.reductions import reduced, reduced_axes, whole_images
 from onnxtile.operators.node_view import STANDARD, NotApplicable, given_input
 from onnxtile.operators.table import may_draw, movement_of, operator_of
@@ -179,7 +179,7 @@ def pool_before_convolution(edit: ModelEdit) -> list[ir.Node]:
             continue
         _move(edit, node, chain)
         for member in (node, *chain):
-            if not any(value.uses() or value.is_graph_output() for value in member.outputs):
+            if not any(map(is_read, member.outputs)):
                 edit.model.graph.remove(member, safe=True)
         changed.append(node)
     return changed

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
+from onnxtile.model.topology import is_read
 from onnxtile.operators.node_view import MICROSOFT, STANDARD, given_input
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.runtime import Array
@@ -59,7 +60,7 @@ def write_attention(edit: ModelEdit) -> list[ir.Node]:
         form = forms.get(("" if node.domain in STANDARD else node.domain, node.op_type))
         if form is None or edit.dtype(node.outputs[0]) != ir.DataType.FLOAT:
             continue
-        if any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:]):
+        if any(value.name and is_read(value) for value in node.outputs[1:]):
             continue
         try:
             writer = _ProductWriter(edit, node)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.read_network import island_tensors
-from onnxtile.model.topology import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body, is_read_outside
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks, SlidingAxis
 from onnxtile.operators.table import Products, operator_of
@@ -146,10 +146,7 @@ def _least(edit: ModelEdit, join: ir.Node, tail: JoinTail, inside: frozenset[ir.
 def read_after(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Return the results of `nodes` that other nodes read, or that are outputs of the graph."""
     inside = set(nodes)
-    results = [value for node in nodes for value in node.outputs]
-    return [
-        value for value in results if value.is_graph_output() or any(use.node not in inside for use in value.uses())
-    ]
+    return [value for node in nodes for value in node.outputs if is_read_outside(value, inside)]
 
 
 def write_part(

@@ -15,7 +15,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.read_network import island_tensors, runs_as_one
 from onnxtile.fitting.strips import shares
 from onnxtile.model.node_kinds import converts, dequantises
-from onnxtile.model.topology import dependencies, has_body
+from onnxtile.model.topology import dependencies, has_body, is_read
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import movement_of
@@ -749,10 +749,10 @@ class _PieceWriter:
         results = [*node.outputs[1:], *(ir.Value(name="") for _ in range(count + 1 - len(node.outputs)))]
         states = []
         for number, whole in enumerate(results):
-            is_read = bool(whole.uses()) or whole.is_graph_output() or not is_last
+            is_kept = not is_last or is_read(whole)
             name, dtype = f"{node.outputs[0].name}/state{number}", self.edit.dtype(node.outputs[0])
-            states.append(self.edit.value(name, (1, batch, hidden), dtype) if is_read else ir.Value(name=""))
-            if is_last and is_read:
+            states.append(self.edit.value(name, (1, batch, hidden), dtype) if is_kept else ir.Value(name=""))
+            if is_last and is_kept:
                 self.edit.replace(whole, states[-1])
         self.states[node] = states
         return states

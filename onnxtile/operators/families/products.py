@@ -174,6 +174,22 @@ def _scaled(view: NodeView, bias: bool) -> int:
     return view.elements() * ((alpha != 1) + (bias and beta != 1))
 
 
+def einsum_links(view: NodeView, axis: int) -> AxisLinks:
+    """Einsum: rows along an index come from each operand that has this index."""
+    left, arrow, right = view.text("equation", "").replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or "." in left:
+        raise NotApplicable("its equation does not name every axis")
+    index = right[axis]
+    if any(term.count(index) > 1 for term in terms):
+        raise NotApplicable("it reads a diagonal along this axis")
+    places = (term.find(index) for term in terms)
+    return tuple(
+        None if place < 0 or view.operand(position)[place] == 1 else AxisLink(place)
+        for position, place in enumerate(places)
+    )
+
+
 def einsum_work(view: NodeView) -> OperationCount:
     """Count a product for each combination of all indices, where any index is summed."""
     equation = view.text("equation", "").replace(" ", "")
@@ -278,7 +294,7 @@ FAMILY = Family(
             work=reasons.NO_FORMULA,
             saves=saves.first_and_result,
         ),
-        *_PRODUCT.rows("Einsum", reads=reasons.ANY_SUM, work=Products(einsum_work), contraction=Left("")),
+        *_PRODUCT.rows("Einsum", reads=einsum_links, work=Products(einsum_work), contraction=Left("")),
         *_PRODUCT.rows("Gemm", over=frozenset({2}), reads=gemm_links, work=Products(gemm_work)),
         *_PRODUCT.rows("MatMul", folds=Folding("Add", along_summed)),
         *_PRODUCT.rows(

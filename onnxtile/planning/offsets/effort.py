@@ -54,9 +54,12 @@ class Effort:
 
     @property
     def stages(self) -> tuple[Effort, ...]:
-        """The efforts for several problems of which the smallest arena counts: a low one for all of them first, then this one."""
+        """The efforts for several problems of which the smallest arena counts: a low one for all of them first, then this one.
+
+        The low one is left out where it is a large part of this one.
+        """
         low = LEVELS["low"]
-        if self.steps <= low.steps:
+        if self.steps < _LOWER * low.steps:
             return (self,)
         return (replace(self, steps=low.steps, fitting=min(self.fitting, low.fitting)), self)
 
@@ -80,6 +83,9 @@ NORMAL = LEVELS["normal"]
 
 _CLOSING = 300_000_000
 """The steps of the normal effort for one problem while its arena is far above the lower bound: compiled, a second."""
+
+_LOWER = 4
+"""The steps of a low effort that goes before another are one in so many of its steps, at most."""
 
 _ENDLESS = 10**18
 

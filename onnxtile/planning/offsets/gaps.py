@@ -272,6 +272,9 @@ STEPS_OF_A_MOVE = 20
 """The steps of an effort that moving one buffer takes; each part in conflict takes a twentieth of one more."""
 _MOST = 24_000
 """Moves for one problem, at most; later ones rarely lower the arena."""
+_PATIENCE, _OF_BUFFERS, _OF_STEPS = 2_400, 2, 200
+"""Moves after which a target is left where the buffers that wait were never worth less since: at least, for each buffer, and one for so
+many steps of the effort."""
 _FINE = 400
 """The search ends where the arena exceeds the largest target that was not met by no more than one in so many bytes of the lower bound."""
 
@@ -289,6 +292,7 @@ class EjectionSearch:
             [1 + int(size * sqrt(steps)) for size, steps in zip(problem.footprints, durations, strict=True)], np.int64
         )
         self._known: dict[int, PartConflicts] = {}
+        self._patience = max(_PATIENCE, _OF_BUFFERS * len(problem.buffers))
 
     def lowered(self, offsets: Sequence[int], budget: SearchBudget, enough: int = 0) -> tuple[int, ...]:
         """Return offsets whose arena is no larger than that of `offsets`, which are free of overlaps.
@@ -299,6 +303,7 @@ class EjectionSearch:
         problem, best = self._problem, tuple(offsets)
         low, high, left = problem.lower_bound, size_of(problem, best), _MOST
         wanted = enough if problem.capacity is None else problem.capacity
+        self._patience = max(self._patience, budget.looks // _OF_STEPS)
         while left > 0 and budget.is_left and high > enough and (high - low) * _FINE > problem.lower_bound:
             is_wanted = low <= wanted < high
             target = wanted if is_wanted else (low + high) // 2
@@ -318,8 +323,9 @@ class EjectionSearch:
         is_placed = offsets + self._sizes <= target
         tries = np.ones(len(offsets), np.int64)
         waiting = sorted(np.flatnonzero(~is_placed).tolist(), key=self._worth.__getitem__)
-        moves = 0
-        while waiting and moves < most and budget.is_left:
+        moves, end = 0, self._patience
+        worth = least = int(self._worth[waiting].sum())
+        while waiting and moves < min(most, end) and budget.is_left:
             buffer = waiting.pop()
             if buffer not in self._known:
                 self._known[buffer] = PartConflicts.of_buffer(buffer, self._problem, self._index, _NO_PARTS)
@@ -335,6 +341,9 @@ class EjectionSearch:
             if ejected:
                 tries[buffer] += 1
                 waiting += sorted(ejected, key=self._worth.__getitem__)
+            worth += int(self._worth[ejected].sum()) - int(self._worth[buffer])
+            if worth < least:
+                least, end = worth, moves + self._patience
         return (None if waiting else tuple(offsets.tolist())), moves
 
     def _place(

@@ -110,6 +110,11 @@ class FitSubject:
         most = (1 + self.options.extra_macs) * self.before.macs
         return most / self.regions.network.macs - 1 if self.regions.network.macs else 0.0
 
+    @cached_property
+    def token_trials(self) -> TokenTrials:
+        """The model with more and more pieces of its tokens."""
+        return TokenTrials(self)
+
     def rewritten(self, edit: UnblockedModel) -> FitSubject:
         """Return the model after further rewrites."""
         exact = self.options.exact
@@ -590,12 +595,12 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None
     Where none fits, those of the least peak, if below the arena. For the smallest arena, more pieces must save enough for their nodes.
     """
     best: _TokenTrial | None = None
-    cuts = token_cuts(subject.model, subject.shapes)
+    cuts = subject.token_trials.cuts
     trials, drafts = list[_TokenTrial](), list[WrittenSchedule]()
     least, before = subject.before.arena, (0, 0)
     if cuts is None:
         return None
-    for trial in _token_trials(subject, cuts, wanted):
+    for trial in subject.token_trials.within(wanted):
         if not trials and wanted.capacity is not None and _peak_of_tokens(subject, trial) <= wanted.capacity:
             return None  # what is beside the tokens takes more
         trials.append(trial)
@@ -618,15 +623,26 @@ def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None
     return _with_fewer_pieces(subject, cuts, best, trials, wanted)
 
 
-def _token_trials(subject: FitSubject, cuts: TokenCuts, wanted: FitTarget) -> Iterator[_TokenTrial]:
-    """Yield the model with more and more pieces of its tokens, until there are too many kernels."""
-    left = _KERNELS
-    for count in _PIECES:
-        trial = _token_trial(subject, cuts, count)
-        if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
+class TokenTrials:
+    """A model with more and more pieces of its tokens: each number of pieces is tried once, whatever is asked for after that."""
+
+    def __init__(self, subject: FitSubject) -> None:
+        self._subject, self.cuts = subject, token_cuts(subject.model, subject.shapes)
+        self._known: dict[int, _TokenTrial | None] = {}
+
+    def within(self, wanted: FitTarget) -> Iterator[_TokenTrial]:
+        """Yield the model with more and more pieces, until there are too many kernels."""
+        if self.cuts is None:
             return
-        left -= trial.subject.kernels
-        yield trial
+        left = _KERNELS
+        for count in _PIECES:
+            if count not in self._known:
+                self._known[count] = _token_trial(self._subject, self.cuts, count)
+            trial = self._known[count]
+            if trial is None or left < trial.subject.kernels or _has_too_many(trial, wanted):
+                return
+            left -= trial.subject.kernels
+            yield trial
 
 
 def _peak_of_tokens(subject: FitSubject, trial: _TokenTrial) -> int:

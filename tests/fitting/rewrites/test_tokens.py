@@ -21,7 +21,7 @@ from onnxtile.fitting.live_bytes import Overload, uncut_loads
 from onnxtile.fitting.network import Network
 from onnxtile.fitting.read_network import separate
 from onnxtile.fitting.regions import Regions
-from onnxtile.fitting.rewrites.rewrite import UnblockedModel, token_cuts
+from onnxtile.fitting.rewrites.rewrite import TokenCuts, UnblockedModel, token_cuts
 from onnxtile.fitting.rewrites.split_tokens import split_heads, split_tokens
 from onnxtile.fitting.rewrites.strip_forms import read_by_rows, split_packed_products
 from onnxtile.fitting.strips import Cut, RegionCost
@@ -32,6 +32,7 @@ from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
 from onnxtile.verbs.flows import fit_drafts as fitting_tokens
 from onnxtile.verbs.flows.fit import attempt, read_subject
+from onnxtile.verbs.flows.fit_drafts import FitSubject
 from tests.fitting.networks import model
 
 TOKENS, WIDTH = 19, 24
@@ -276,8 +277,8 @@ def pieces(fitted: onnxtile.FittedModel) -> int:
 
 @pytest.fixture(scope="module")
 def most() -> int:
-    """The pieces of the tokens in the smallest arena."""
-    return pieces(onnxtile.fit(block(), capacity="smallest", verify=False))
+    """The pieces of the tokens of one head in the smallest arena."""
+    return pieces(onnxtile.fit(block(1), capacity="smallest", verify=False))
 
 
 def test_no_more_pieces_are_tried_after_the_end_of_the_time(most: int) -> None:
@@ -292,7 +293,21 @@ def test_more_pieces_count_for_the_smallest_arena_only_where_they_save_enough_by
     monkeypatch.setattr(fitting_tokens, "_FEW_NODES", 0)
     monkeypatch.setattr(fitting_tokens, "_PROPORTION", 1.0)
     # Twice the nodes would have to save half of the bytes.
-    assert pieces(onnxtile.fit(block(), capacity="smallest", verify=False)) < most
+    assert pieces(onnxtile.fit(block(1), capacity="smallest", verify=False)) < most
+
+
+def test_each_number_of_pieces_is_tried_once_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, trial = list[int](), fitting_tokens._token_trial
+
+    def noted(subject: FitSubject, cuts: TokenCuts, count: int, *counts: Mapping[int, int]) -> object:
+        tried.extend([] if counts else [count])
+        return trial(subject, cuts, count, *counts)
+
+    monkeypatch.setattr(fitting_tokens, "_token_trial", noted)
+    options = FitOptions(block(), capacity=2_000, budget="0%", verify=False)
+    refused = attempt(options, read_subject(options))
+    assert not refused.fits
+    assert len(tried) == len(set(tried)) > 1
 
 
 def test_packed_products_are_taken_apart_before_regions_are_cut() -> None:
