@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -15,9 +16,12 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in {"call", "c_call"}
 
+    gc.collect()
+    gc.disable()  # it would call what frees the garbage of other tests
     sys.setprofile(counting)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count

@@ -550,7 +550,10 @@ _PICTURES: dict[tuple[str, int], list[str]] = {
         "n = InstanceNormalization(x, W_4, W_4)\n" + last
         for last in ("g = Mul(n, W_4_1_1)\ny = Add(g, W_4_1_1)", "y = Mul(n, W_4_1_1)")
     ],
-    ("ConvBatchNorm", 1): ["a = Conv(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"],
+    ("ConvBatchNorm", 1): [
+        f"a = {convolution}(x, W_4_4_3_3)\ny = BatchNormalization(a, W_4, W_4, W_4, W_4)"
+        for convolution in ("Conv", "ConvTranspose")
+    ],
     ("ConvAddActivation", 1): [
         f"a = Conv<pads=[1, 1, 1, 1]>(x, W_4_4_3_3)\n{middle}\ny = Relu(s)"
         for middle in (
@@ -563,7 +566,8 @@ _PICTURES: dict[tuple[str, int], list[str]] = {
     ("ConvActivation", 1): [
         "a = Conv(x, W_4_4_3_3)\n" + last
         for last in ("y = Relu(a)", "y = Clip(a, 0.0, 6.0)", "s = Sigmoid(a)\ny = Mul(a, s)")
-    ],
+    ]
+    + ["a = ConvTranspose<strides=[2, 2]>(x, W_4_4_3_3)\ny = Relu(a)"],
     ("DepthwiseSeparable", 1): [
         "a = Conv<group=4, kernel_shape=[3, 3]>(x, W_4_1_3_3)\n"
         + middle

@@ -577,13 +577,16 @@ class _TokenTrial:
         """Return the bytes that count for a capacity: of each piece alone where kernels beside them are still to be cut."""
         return self.pieces.peak if capacity is None or self.peak <= capacity < self.whole else self.peak
 
-    def draft(self, wanted: FitTarget) -> WrittenSchedule:
-        """Return the schedule that cuts no kernel; where one beside the pieces takes more bytes than wanted, such are cut into regions."""
+    def draft(self, wanted: FitTarget, *, goes_down: bool = True) -> WrittenSchedule:
+        """Return the schedule that cuts no kernel; where one beside the pieces takes more bytes than wanted, such are cut into regions.
+
+        Without `goes_down`, it cuts none either where no regions are found that fit.
+        """
         subject, capacity = self.subject, max(wanted.capacity or 0, self.pieces.peak)
         if min(self.whole, subject.whole.peak) <= capacity:
             return WrittenSchedule(subject, subject.whole)
         left = replace(wanted, capacity=capacity, extra_macs=max(subject.extra_left, 0.0), prices=subject.prices)
-        return FitAttempts(subject, left).result() or WrittenSchedule(subject, subject.whole)
+        return FitAttempts(subject, left).result(goes_down=goes_down) or WrittenSchedule(subject, subject.whole)
 
 
 def tokens_cut(subject: FitSubject, wanted: FitTarget) -> WrittenSchedule | None:
@@ -693,7 +696,7 @@ def _with_fewer_pieces(
     """Return the best model with fewer pieces in the segments that take no more bytes then than the largest one, or the capacity."""
     capacity = wanted.capacity
     if capacity is not None and best.peak > capacity:
-        return best.draft(wanted)
+        return best.draft(wanted, goes_down=False)
     limit = most = best.peak if capacity is None else capacity
     divisors = [trial for trial in trials if best.count % trial.count == 0]
     counts = {
@@ -712,7 +715,7 @@ def _with_fewer_pieces(
         over = {segment for segment, load in mixed.segments.items() if load > most}
         if not _raise_counts(counts, over, [trial.count for trial in divisors]):
             break
-    return best.draft(wanted)
+    return best.draft(wanted, goes_down=capacity is None)
 
 
 def _raise_counts(counts: dict[int, int], over: Iterable[int], numbers: Sequence[int]) -> bool:
