@@ -544,6 +544,7 @@ class Verb:
 
 _SCALARS = (str, int, float, NoneType)
 PLAIN = frozenset((*_SCALARS, bool))
+"""Types of values that JSON has."""
 _LISTS = (list, tuple)
 
 

@@ -280,9 +280,9 @@ def _not_a_model() -> tuple[type[Exception], ...]:
 def load(source: Source) -> ir.Model:
     """Return `source` as an onnx_ir model of its own: editing it changes neither the file nor the caller's object.
 
-    Large weights stay in their files and are mapped when they are read; external ones that are small come into memory; those of a
-    ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not
-    ONNX, is truncated, breaks the ONNX specification, or where its external data is not there.
+    Large weights stay in their files and are mapped when they are read. External ones that are small (see `is_small`) come into memory.
+    Those of a ModelProto or a model are shared, not copied. Raises ModelError where the file is missing, is not ONNX, is truncated,
+    breaks the ONNX specification, or where its external data is not there.
     """
     if isinstance(source, ir.Model):
         _require_names(source)

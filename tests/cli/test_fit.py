@@ -209,7 +209,7 @@ Told = list[tuple[str, int, int]]
 
 
 def teller(told: Told) -> Callable[..., None]:
-    """Return what keeps in `told` the progress that it hears of."""
+    """Return a progress function that appends each of its calls to `told`."""
     return lambda stage, done=0, total=0, /: told.append((stage, done, total))
 
 
