@@ -206,7 +206,8 @@ def listening() -> set[tuple[str, int]]:
     pytest.importorskip("distributed")
     psutil = pytest.importorskip("psutil")
     script = (
-        "import sys, time\nfrom onnxtile.pipeline.run import Workers\n"
+        "import sys, time\nfrom onnxtile.system.registry import defer_libraries\ndefer_libraries()\n"
+        "from onnxtile.pipeline.run import Workers\n"
         "if __name__ == '__main__':\n"
         "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
         "        print('up', flush=True)\n        sys.stdin.read()\n"
