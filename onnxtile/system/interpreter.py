@@ -19,9 +19,8 @@ from typing import Any, NoReturn
 
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.long_work import stop_runs
-from onnxtile.system.registry import defer_libraries
-
 from onnxtile.system.posix import return_free_memory
+from onnxtile.system.registry import defer_libraries
 
 # The cyclic garbage collector: held while much is made and nothing thrown away, and asked for what one block of code threw away.
 
