@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxtile.arena.kernel import (
+    NOTHING,
     Controlled,
     Corruption,
     GrowingStates,
@@ -331,9 +332,8 @@ class GraphRun:
             self._hold(self.steps[position].reads)
             return
         runs = self._context.kernels.kernel_of(node)
-        prepared = partial(
-            PreparedNode, runs, spans={self._value(r.tensor): r.spans for r in kernel.reads if r.spans is not None}
-        )
+        spans = {self._value(read.tensor): read.spans for read in kernel.reads if read.spans is not None}
+        prepared = partial(PreparedNode, runs, spans=spans or NOTHING)
         self._hold(runs.reads)
         # The bytes in place, and the shape of a bounded view, are known only in a run.
         is_bound = any(self._shapes.is_bound(value) for value in outputs)

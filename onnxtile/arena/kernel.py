@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import onnx
@@ -26,11 +26,12 @@ from onnxtile.system.errors import ModelError
 from onnxtile.system.runtime import Session
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A node prepared to run: its session, and the names of its inputs and outputs there, each with its value.
 
     `kind` is equal for nodes of one session whose operands have the same sizes. With `is_fixed`, no run decides the size of an output.
+    `reads` are the values that the node reads.
     """
 
     session: Session
@@ -38,11 +39,7 @@ class Kernel:
     inputs: tuple[tuple[str, ir.Value], ...]
     outputs: tuple[tuple[str, ir.Value], ...]
     is_fixed: bool
-
-    @cached_property
-    def reads(self) -> tuple[ir.Value, ...]:
-        """The values that the node reads."""
-        return tuple(value for _, value in self.inputs)
+    reads: tuple[ir.Value, ...]
 
 
 class Kernels:
@@ -81,6 +78,7 @@ class Kernels:
             tuple((names[value], value) for value in inputs),
             tuple((names[value], value) for value in outputs),
             not self._shapes.has_bound(outputs),
+            tuple(inputs),
         )
 
     def _session(
@@ -209,7 +207,11 @@ class Controlled(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""What most nodes have of a mapping, once for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedNode:
     """A node as it runs in the arena. In the reference run its `kernel` runs, which proves the rest.
 
@@ -220,10 +222,10 @@ class PreparedNode:
     """
 
     kernel: Kernel
-    shown: Mapping[ir.Value, tuple[ir.Value, int]] = field(default_factory=dict)
+    shown: Mapping[ir.Value, tuple[ir.Value, int]] = field(default_factory=lambda: NOTHING)
     there: Mapping[ir.Value, tuple[tuple[int, int], ...]] | None = None
     draws: bool = False
-    spans: Mapping[ir.Value, Sequence[ByteSpan]] = field(default_factory=dict)
+    spans: Mapping[ir.Value, Sequence[ByteSpan]] = field(default_factory=lambda: NOTHING)
 
     @property
     def is_plain(self) -> bool:

@@ -30,6 +30,7 @@ from onnxtile.declare.plan_document import (
     PlannedBuffer,
     PlannedInput,
     SizeText,
+    columns,
 )
 from onnxtile.model.formula import SizeFormula, product_of, read_size
 from onnxtile.system.dataclass import dataclass
@@ -211,7 +212,12 @@ def _row(row: PlannedBuffer, sizes: SizeOfSymbols, scaled: bool, is_smaller: boo
         raise WrongFormula(
             f"{row.name!r} has {size} bytes at {listed(sizes)}, more than the {row.size} of the largest sizes"
         )
-    entries: dict[str, Any] = {**vars(row), "offset": offset, "size": size, **lives}
+    entries: dict[str, Any] = {
+        **{name: getattr(row, name) for name in columns(PlannedBuffer)},
+        "offset": offset,
+        "size": size,
+        **lives,
+    }
     entries["shape"] = (row.shape if is_fixed else NO_SHAPE) if shape is None else shape
     entries["strides"] = row.strides if strides is None else strides
     return SizedBuffer(**entries, most=row.size)

@@ -78,6 +78,7 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 class PlanRow:
     """A row of a plan. Of its fields, those in OPTIONAL are left out of the JSON where they have their default; a file has no others."""
 
+    __slots__ = ()
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
@@ -87,9 +88,15 @@ class PlanRow:
         defaults = _defaults(kind)
         return {
             name: value if type(value) in PLAIN else ready(value)
-            for name, value in vars(self).items()
+            for name, value in ((name, getattr(self, name)) for name in columns(kind))
             if name not in defaults or value != defaults[name]
         }
+
+
+@cache
+def columns(row: type[Any]) -> tuple[str, ...]:
+    """Return the names of the fields of a row."""
+    return tuple(column.name for column in fields(row))
 
 
 @cache
@@ -115,7 +122,7 @@ class PlannedPart(PlanRow):
     last: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedBuffer(PlanRow):
     """A tensor at an address: `size` bytes from `offset` of the arena `arena`, live from step `first` to step `last` inclusive.
 

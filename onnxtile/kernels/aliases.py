@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate, product
 from math import prod
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -200,8 +200,7 @@ def kind_name(type_: ir.TypeProtocol) -> str:
     return "sparse tensor" if name == "SparseTensor" else name.lower()
 
 
-@dataclass(frozen=True)
-class Alias:
+class Alias(NamedTuple):
     """`value` may share bytes with `source`, an operand of the node that makes it, by `rule`: "view", "in place", "cut" or "join".
 
     `at` is the start of `value` in bytes after the start of `source`. It is negative for the result of a Concat and its later operands.
