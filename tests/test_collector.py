@@ -10,11 +10,18 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from onnxtile.check.audit import check
+from onnxtile.check.graph import GraphNode
+from onnxtile.model.constants import Constants
 from onnxtile.model.known import Known
 from onnxtile.model.load import load
+from onnxtile.model.save import written
+from onnxtile.model.topology import cloned
+from onnxtile.planning.model_plan import plan_model
 from onnxtile.shapes import infer
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.interpreter import collector_paused, cycles_freed
+from tests.bench.large_graphs import MAKERS
 
 
 class Held:
@@ -71,3 +78,28 @@ def test_only_a_graph_with_bodies_is_copied_while_onnx_infers_and_the_copy_is_fr
     shapes = resolve(model)
     assert copies == [graphs] and not alive
     assert all(shapes.sizes(value) == (2, 3) for node in model.graph for value in node.outputs if value.name != "c")
+
+
+def test_copies_and_writing_leave_no_empty_stores_of_notes_in_a_model() -> None:
+    model = ir.from_proto(MAKERS["transformer"](80))
+    noted = model.graph.node(1)
+    noted.meta["note"] = 1
+    copy = cloned(model)
+    written(copy)
+    for one in (model, copy):
+        holders = [*one.graph, *(value for node in one.graph for value in node.outputs)]
+        assert [holder for holder in holders if getattr(holder, "_metadata") is not None] == [one.graph.node(1)]  # noqa: B009
+    assert copy.graph.node(1).meta["note"] == 1
+
+
+def test_the_check_of_a_plan_frees_the_graph_that_it_read() -> None:
+    model = load(MAKERS["transformer"](80))
+    shapes, constants = resolve(model), Constants(model)
+    plan = plan_model(model, shapes, constants)
+    gc.collect()
+    gc.disable()
+    try:
+        assert check(model, plan, shapes, constants).sound
+        assert not any(isinstance(one, GraphNode) for one in gc.get_objects())
+    finally:
+        gc.enable()

@@ -131,6 +131,7 @@ class SplitSession:
                 held.update(session.run_on({name: held[name] for name in piece.reads}, results))
                 for name in piece.last_read:
                     del held[name]
+            del session  # the next is loaded without it
 
 
 def may_split(model: ir.Model) -> bool:

@@ -14,6 +14,8 @@ import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,9 @@ COMMANDS = {
     "lower": "fuse IN --lower ort -o FOLDER/lowered.onnx --force",
     "unfuse": "unfuse FOLDER/fused.onnx -o FOLDER/unfused.onnx --force",
     "tile": "tile IN --max 4 --conv -o FOLDER/tiled.onnx --force",
+    "tile, no --conv": "tile IN --max 4 -o FOLDER/tiled.onnx --force",
     "plan": "plan IN -o FOLDER/planned.onnx --force",
+    "plan --check": "plan IN --check FOLDER/planned.onnx",
     "plan, no runs": "plan IN --no-verify -o FOLDER/planned.onnx --force",
     "plan --order model": "plan IN --no-verify --order model --dry-run",
     "plan --order min-peak": "plan IN --no-verify --order min-peak --dry-run",
@@ -72,6 +76,10 @@ COMMANDS = {
 _PIPELINE = (
     '[[steps]]\ndo = "fuse"\n[[steps]]\ndo = "tile"\nmax = 4\nverify = false\n[[steps]]\ndo = "plan"\nverify = false\n'
 )
+
+
+_MAIN = "inspect;fuse;plan;plan --check;tile, no --conv;tile;verify;fit"
+"""The rows of COMMANDS that the table of growth has."""
 
 
 def _commands(given: Namespace) -> Rows:
@@ -93,6 +101,19 @@ def _commands(given: Namespace) -> Rows:
                 growth = _growth(ended[1:], numbers(given.sizes), ended[0]) if len(ended) == len(places) else "-"
                 cells = [f"{one.seconds:.1f} s, {one.memory / 1e6:,.0f} MB{_ended(one)}" for one in costs]
                 yield shape, name, *cells, *[""] * (len(places) - len(cells)), growth
+
+
+def _doublings(given: Namespace) -> Rows:
+    """Yield the rows of `commands` with the largest growth of the time for a node over a doubling of the nodes."""
+    for row in _commands(given):
+        costs = [str(cell).split(" s, ") for cell in row[3:-1]]
+        per_node = [
+            (size, float(cost[0]) / size)
+            for size, cost in zip(numbers(given.sizes), costs, strict=True)
+            if len(cost) == 2 and "(" not in cost[1]
+        ]
+        rates = ((after / before) ** (1 / log2(more / few)) for (few, before), (more, after) in pairwise(per_node))
+        yield *row[:2], *row[3:-1], max(rates, default="-")
 
 
 def _ended(cost: Cost) -> str:
@@ -216,6 +237,19 @@ TABLES = {
         | {
             "--rows": {"default": "", "metavar": "NAME;...", "help": "of COMMANDS"},
             "--limit": {"type": int, "default": 200, "help": "processor seconds of one command"},
+        },
+    ),
+    "growth": Table(
+        "time and memory of the main commands up to 100,000 nodes, and the growth over a doubling",
+        lambda given: ["graph", "command", *(f"{size:,}" for size in numbers(given.sizes)), "growth over a doubling"],
+        _doublings,
+        words=2,
+        models=False,
+        options={
+            "--sizes": {"default": "10000,50000,100000", "help": "nodes of the graphs"},
+            "--graphs": {"default": "transformer,convolutions,wide,chain"},
+            "--rows": {"default": _MAIN, "metavar": "NAME;...", "help": "of COMMANDS"},
+            "--limit": {"type": int, "default": 600, "help": "processor seconds of one command"},
         },
     ),
     "inspect-floor": Table(

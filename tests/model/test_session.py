@@ -200,6 +200,27 @@ def test_pieces_give_the_bits_of_the_whole(shape: str) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
+def test_pieces_that_are_not_held_are_loaded_once_for_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_proto(MAKERS["transformer"](120))
+    runs = [sample_feeds(model, known, seed=seed) for seed in (1, 2)]
+    held = [SplitSession(model).run(feeds) for feeds in runs]
+    monkeypatch.setattr(session, "_MOST_HELD", 0)
+    loads, load = list[int](), exact_products.exact_session
+
+    def noted(*arguments: Any, **named: Any) -> Session:
+        loads.append(1)
+        return load(*arguments, **named)
+
+    monkeypatch.setattr(session, "exact_session", noted)
+    pieces = SplitSession(model)
+    found = list(session.run_each(pieces, runs))
+    assert len(loads) == 2 * len(pieces._pieces)
+    assert [[array.tobytes() for array in run.values()] for run in found] == [
+        [array.tobytes() for array in run.values()] for run in held
+    ]
+
+
+@pytest.mark.usefixtures("small_pieces")
 def test_pieces_run_in_place() -> None:
     model = ir.from_proto(MAKERS["streams"](60))
     # The value that the Sum reads is an output, too: later pieces read it where it was written.
