@@ -8,7 +8,7 @@ field: an empty text, or null where docs/plan.schema.json has none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
@@ -88,9 +88,13 @@ class PlanRow:
         defaults = _defaults(kind)
         return {
             name: value if type(value) in PLAIN else ready(value)
-            for name, value in ((name, getattr(self, name)) for name in columns(kind))
+            for name, value in self._columns()
             if name not in defaults or value != defaults[name]
         }
+
+    def _columns(self) -> Iterable[tuple[str, Any]]:
+        """Return the fields with their values."""
+        return vars(self).items()
 
 
 @cache
@@ -155,6 +159,9 @@ class PlannedBuffer(PlanRow):
     strides_formula: Stated[tuple[FilledText, ...]] = None
     scaled_offset: FilledText = ""
     parts: Stated[tuple[PlannedPart, ...]] = None
+
+    def _columns(self) -> Iterable[tuple[str, Any]]:
+        return ((name, getattr(self, name)) for name in columns(PlannedBuffer))
 
     @property
     def end(self) -> int:

@@ -339,7 +339,7 @@ def _read(path: Path) -> ir.Model:
     except _not_a_model() as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({reason})") from None
-    model, tensors = _deserialise(proto, str(path), mapped)
+    model, tensors = _deserialise(proto, str(path), mapped, is_own=True)
     external = []
     for tensor in tensors:
         if type(tensor) is ir.serde.TensorProtoTensor:
@@ -384,9 +384,9 @@ def _free_negative_sizes(model: ir.Model) -> None:
 
 
 def _deserialise(
-    proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None
+    proto: onnx.ModelProto, name: str, mapped: MappedModel | None = None, *, is_own: bool = False
 ) -> tuple[ir.Model, list[ir.TensorProtocol]]:
-    """Return the model of `proto` and its constants."""
+    """Return the model of `proto` and its constants. One that `is_own` is held by nobody else."""
     # Bytes of another format can parse as a message with nothing in it.
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{name}: not an ONNX model (it has no graph)")
@@ -399,6 +399,8 @@ def _deserialise(
         note_outputs(proto, model)
         if mapped is not None:
             mapped.give_bytes(model)
+        if is_own and len(proto.graph.node) > _MANY_NODES:
+            _part_initializers(model)
         _require_text(model)
         tensors = list(_tensors(model))
         for tensor in tensors:
@@ -408,6 +410,23 @@ def _deserialise(
     except (ArithmeticError, AttributeError, DecodeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{name}: not a valid ONNX model ({first_cause(error)})") from None
     return model, tensors
+
+
+_MANY_NODES = 2_000
+"""Nodes of a graph whose message takes so much memory that it is not held for a few initializers in it."""
+_MOST_PARTED = 2**25
+"""Bytes of initializers, at most, that are copied to let go of a message."""
+
+
+def _part_initializers(model: ir.Model) -> None:
+    """Give the initializers of the main graph messages of their own: protobuf holds a whole message as long as any part of it."""
+    constants = [(value, value.const_value) for value in model.graph.initializers.values()]
+    held = [(value, tensor.raw) for value, tensor in constants if type(tensor) is ir.serde.TensorProtoTensor]
+    if sum(tensor.ByteSize() for _, tensor in held) > _MOST_PARTED:
+        return
+    alone = onnx.GraphProto(initializer=(tensor for _, tensor in held))
+    for (value, _), tensor in zip(held, alone.initializer, strict=True):
+        value.const_value = ir.serde.TensorProtoTensor(tensor)
 
 
 def _require_no_map(graph: onnx.GraphProto) -> None:
