@@ -193,7 +193,7 @@ def _cut_blocks(piece: HeldBytes, unit: int) -> set[int]:
     return ({first} if first < piece.start else set()) | ({last} if piece.end < last + unit else set())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SizedBuffer(PlannedBuffer):
     """A row of a plan over ranges at one size of each dimension; `most` are its bytes at the largest sizes."""
 
