@@ -95,6 +95,7 @@ def waiting_floor(
     shown = tuple(LivePiece(t, bound.sizes[t], True, tensors[t].rows) for t in (*live.tensors, *makes))
     waits = " and ".join(tensors[t].name for t in bound.tensors_read_whole(live.kernel))
     rule = f"it waits for all of {waits}, which no rule cuts there; nothing else that lives then may be read before it"
+    rule = rule if live.kernel in pieces else kernels[live.kernel].reason or rule
     return Floor(live.bytes, live.kernel, shown if sum(piece.bytes for piece in shown) == live.bytes else (), rule)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -404,6 +404,7 @@ class RegionForms:
     def __init__(self, subject: FitSubject) -> None:
         self.subject = subject
         self._above: dict[int, tuple[Floor, Regions]] = {}
+        self._last, self._more = list[FitSubject](), last_forms(subject)
 
     @cached_property
     def base(self) -> FitSubject:
@@ -420,10 +421,14 @@ class RegionForms:
         """The bytes that no way to cut a form into regions goes below, by the rows of the model."""
         return floor_of(self.base.regions, self.base.extra_left, remakes=not self.subject.options.exact)
 
-    @cached_property
-    def last_forms(self) -> list[FitSubject]:
-        """The forms that are tried only where no other fits."""
-        return list(last_forms(self.subject))
+    def last_forms(self) -> Iterator[FitSubject]:
+        """Yield the forms that are tried only where no other fits; each is made once."""
+        for number in count():
+            if number == len(self._last):
+                self._last += islice(self._more, 1)
+            if number == len(self._last):
+                return
+            yield self._last[number]
 
     def floor_above(self, capacity: int) -> tuple[Floor, Regions]:
         """Return bytes above a capacity that no way to cut a form goes below, with the network of this form; else fewer bytes."""
@@ -448,7 +453,7 @@ class RegionForms:
     def _all_forms(self) -> Iterator[FitSubject]:
         yield self.base
         yield from self.forms[1:]
-        yield from self.last_forms
+        yield from self.last_forms()
 
 
 def _cut_into_regions(about: RegionForms, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
@@ -468,7 +473,7 @@ def _cut_into_regions(about: RegionForms, wanted: FitTarget) -> tuple[WrittenSch
             return replace(subject.as_it_is(), obstacle=obstacle_at(floor, regions)), False
     floor = about.floor
     forms = [_attempts_on(form, wanted) for form in about.forms]
-    last = (_attempts_on(form, wanted) for form in about.last_forms)
+    last = (_attempts_on(form, wanted) for form in about.last_forms())
     # What fits is looked for in each form first: the whole way down of one takes much longer.
     for tries in forms if wanted.capacity is not None else ():
         if best is None or _macs_again(tries.subject, prices) < best.price(prices):
