@@ -15,7 +15,7 @@ from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
 from onnxtile.model.known import NOTHING, Known, numeric, types_kept
 from onnxtile.model.preserved import copied_tensor
-from onnxtile.model.topology import main_graphs, nodes_in, tensors_of
+from onnxtile.model.topology import main_graphs, nodes_in, stored_sizes, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
@@ -72,7 +72,7 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
     if len(graphs) > 1:
         _give_conditions(model)
         _name_apart(model)
-    proto = skeleton(model, described=False)
+    proto = skeleton(model, described=False, folded=True)
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
@@ -118,7 +118,7 @@ def _obvious(output: _LastOutput, first: Known, known: Known, opset: int) -> Kno
     """Return type and shape of an output, of which onnx knows no more than `known`, from those of the `first` one of the node."""
     tensor = next(tensors_of(output.node), None)
     if output.node.op_type == "Constant":
-        return known if tensor is None else Known(tensor.dtype, tuple(tensor.shape.numpy()))
+        return known if tensor is None else Known(tensor.dtype, stored_sizes(tensor))
     if len(output.node.outputs) == 1:
         return known
     result, mask = onnx.defs.get_schema("Dropout", opset).outputs
