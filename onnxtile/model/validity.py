@@ -210,41 +210,44 @@ def skeleton(model: ir.Model, *, described: bool = True, folded: bool = False) -
 
     Large are those of the main graph that are not small (see `is_small`), be they initializers or Constant nodes. Smaller ones are in the
     ModelProto even where the model keeps them in an external file. Doc strings and metadata of nodes and their results are there where they
-    are to be `described`: onnx_ir takes thrice as long to write them. With `folded`, tensors of Constant nodes are initializers, which are
-    written sooner and mean the same to inference; not before IR version 4, in which these had to be inputs.
+    are to be `described`: onnx_ir takes thrice as long to write them. With `folded`, Constant nodes of tensors are initializers, which mean
+    the same to inference and are written sooner; not before IR version 4, in which initializers were inputs.
     """
     inputs = list(model.graph.inputs)
-    kept, nodes, held = [], [], list[tuple[str, ir.TensorProtocol]]()
+    kept, nodes = [], []
     for value in model.graph.initializers.values():
         tensor = _large(value)
         if tensor is None:
             kept.append(_with_bytes(value))
         elif not value.is_graph_input():
             inputs.append(_stand_in(value, tensor))
-    folded = folded and model.ir_version >= _FREE_INITIALIZERS
     for node in model.graph:
-        constant = _constant(node)
-        if constant is not None and _is_large(constant):
-            inputs.append(_stand_in(node.outputs[0], constant))
-        elif (
-            constant is not None and folded and (name := node.outputs[0].name) and not node.outputs[0].is_graph_output()
-        ):
-            held.append((name, constant))
-        else:
+        constant = _large_constant(node)
+        if constant is None:
             nodes.append(node)
+        else:
+            inputs.append(_stand_in(node.outputs[0], constant))
     if described:
         return _written(model, inputs, nodes, kept, {})
     proto = _written(model, inputs, (), kept, {})
     try:
-        for name, tensor in held:
-            initializer = proto.graph.initializer.add()
-            ir.serde.serialize_tensor_into(initializer, tensor)
-            initializer.name = name
+        folds = folded and model.ir_version >= _FREE_INITIALIZERS
         for node in nodes:
-            _add_node(proto.graph, node)
+            if not (folds and _is_folded(proto.graph, node)):
+                _add_node(proto.graph, node)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
         raise _unwritable(error) from error
     return proto
+
+
+def _is_folded(graph: onnx.GraphProto, node: ir.Node) -> bool:
+    """Add the tensor of a Constant to `graph`, and return whether there is one."""
+    tensor = _constant(node)
+    if tensor is None or node.outputs[0].is_graph_output():
+        return False
+    ir.serde.serialize_tensor_into(graph.initializer.add(), tensor)
+    graph.initializer[-1].name = node.outputs[0].name or ""
+    return True
 
 
 def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
@@ -283,10 +286,7 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
     graph = model.graph
     constants = ((value, _large(value)) for value in graph.initializers.values())
     kept = [_with_bytes(value) if tensor is None else _without_bytes(value, tensor) for value, tensor in constants]
-    nodes = [
-        _bare(node, constant) if (constant := _constant(node)) is not None and _is_large(constant) else node
-        for node in graph
-    ]
+    nodes = [node if (constant := _large_constant(node)) is None else _bare(node, constant) for node in graph]
     return _written(model, graph.inputs, nodes, kept, graph.metadata_props)
 
 
@@ -423,6 +423,12 @@ def _large(value: ir.Value) -> ir.TensorProtocol | None:
     return None if tensor is None or is_small(tensor) else tensor
 
 
+def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node, None where it is small and in the model."""
+    tensor = _constant(node)
+    return None if tensor is None or (is_small(tensor) and not is_external(tensor)) else tensor
+
+
 def _constant(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, None for other nodes and other forms."""
     attribute = None if node.op_type != "Constant" or node.domain else node.attributes.data.get("value")
@@ -430,11 +436,6 @@ def _constant(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     tensor: ir.TensorProtocol = attribute.value
     return tensor
-
-
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    """Return whether the tensor of a Constant node is not small, or not in the model."""
-    return not is_small(tensor) or is_external(tensor)
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
