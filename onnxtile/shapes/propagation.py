@@ -365,7 +365,9 @@ class Propagation(KnownTensors):
         """Note the elements of a small constant; where they are not `wanted`, only that they are known, which takes a tenth of the time."""
         if tensor is None:
             return
-        sizes, dtype = stored_sizes(tensor), tensor.dtype
+        sizes, dtype = self._numeric(value), self.dtypes.get(value)
+        if sizes is None or dtype is None:
+            sizes, dtype = stored_sizes(tensor), tensor.dtype
         if math.prod(sizes) <= _MOST and dtype is not ir.DataType.STRING:
             if wanted:
                 self._numbers[value] = tensor.numpy()
