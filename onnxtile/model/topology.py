@@ -227,6 +227,24 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
+def cloned(model: ir.Model) -> ir.Model:
+    """Return a clone of `model`, which stays as it is, also in memory: see `drop_empty_notes`."""
+    copy = model.clone()
+    drop_empty_notes((*all_nodes(model), *all_values(model)))
+    return copy
+
+
+def drop_empty_notes(holders: Iterable[ir.Node | ir.Value]) -> None:
+    """Drop the stores of `holders` in which there is no note: onnx_ir makes one of 0.4 KB for each that it clones or writes."""
+    for holder in holders:
+        if not getattr(holder, _NOTES, True):
+            setattr(holder, _NOTES, None)
+
+
+_NOTES = "_metadata"
+"""The attribute behind `meta` in onnx_ir. Asked for by its public name, a store that is not there is made."""
+
+
 def clear_plan(model: ir.Model) -> None:
     """Take the marks of a plan off `model` (in place): off its graphs, nodes and values, in bodies and functions, too."""
     for holder in (*roots(model), *all_graphs(model), *all_nodes(model), *all_values(model)):

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import numpy_helper
 
 from onnxtile.model.functions import require_bounded_calls
-from onnxtile.model.topology import is_external, stored_bytes
+from onnxtile.model.topology import drop_empty_notes, is_external, stored_bytes
 from onnxtile.system.errors import ModelError, ModelWarning, first_cause
 from onnxtile.system.runtime import inferred_results
 
@@ -287,7 +287,9 @@ def without_weights(model: ir.Model) -> onnx.ModelProto:
     constants = ((value, _large(value)) for value in graph.initializers.values())
     kept = [_with_bytes(value) if tensor is None else _without_bytes(value, tensor) for value, tensor in constants]
     nodes = [node if (constant := _large_constant(node)) is None else _bare(node, constant) for node in graph]
-    return _written(model, graph.inputs, nodes, kept, graph.metadata_props)
+    proto = _written(model, graph.inputs, nodes, kept, graph.metadata_props)
+    drop_empty_notes(value for node in nodes for value in node.outputs)
+    return proto
 
 
 def _nowhere(tensor: ir.TensorProtocol, name: str | None) -> ir.ExternalTensor:

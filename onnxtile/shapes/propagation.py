@@ -644,7 +644,7 @@ def known_of(type_: onnx.TypeProto) -> Known:
     return _known_of(type_.SerializeToString())  # protobuf takes longer to show a type than to write it
 
 
-@lru_cache(2**14)
+@lru_cache(2**12)
 def _known_of(written: bytes) -> Known:
     type_ = onnx.TypeProto.FromString(written)
     if not type_.HasField("tensor_type"):
