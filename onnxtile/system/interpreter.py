@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from onnxtile.system.files import remove_temporary
 from onnxtile.system.long_work import stop_runs
+from onnxtile.system.posix import return_free_memory
 from onnxtile.system.registry import defer_libraries
 
 # The cyclic garbage collector: held while much is made and nothing thrown away, and asked for what one block of code threw away.
@@ -44,6 +45,10 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+_MANY = 100_000
+"""Objects: where more are freed, the memory that the C library holds free for others is given back to the system, too."""
+
+
 @contextmanager
 def cycles_freed() -> Iterator[None]:
     """Free at the end of the block the objects made in it that nothing outside refers to, also as a decorator.
@@ -59,7 +64,8 @@ def cycles_freed() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        if gc.collect() > _MANY:
+            return_free_memory()
         gc.unfreeze()
 
 
