@@ -10,16 +10,6 @@ _NEW_OBJECTS = 500_000
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """NumPy's products take one thread: those beside it wait for work in a loop, and few commands have any for them."""
 
-_DEFERRED = (
-    *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
-    *("google.protobuf.internal.python_message", "google.protobuf.text_encoding"),
-    *("concurrent.futures", "csv", "hashlib", "pickle", "shutil", "tempfile", "traceback", "zipfile"),
-    *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
-    *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
-    *("onnx_ir.traversal", "packaging.version", "html", "locale", "socket", "subprocess"),
-)
-"""Modules that are executed at their first use: libraries import them, and few commands use one."""
-
 
 def main() -> None:
     """Run the command line so that Ctrl-C is no traceback either while Python starts or while it ends, and no crash ends it in silence."""
@@ -33,9 +23,9 @@ def main() -> None:
     gc.set_threshold(_NEW_OBJECTS)
     os.environ.setdefault(*_ONE_THREAD)
     atexit.register(_end_at_once, codes)  # the first that is registered runs last
-    from onnxtile.system.registry import defer
+    from onnxtile.system.registry import defer_libraries
 
-    defer(*_DEFERRED)
+    defer_libraries()
     from onnxtile import cli
     from onnxtile.cli import streams as crashes
 

@@ -16,12 +16,13 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in {"call", "c_call"}
 
-    gc.collect()
-    gc.disable()  # it would call what frees the garbage of other tests
+    gc.freeze()  # to walk the objects of other tests, or free their garbage, takes seconds
+    gc.disable()
     sys.setprofile(counting)
     try:
         work()
     finally:
         sys.setprofile(None)
         gc.enable()
+        gc.unfreeze()
     return count

@@ -62,9 +62,9 @@ def test_only_a_graph_with_bodies_is_copied_while_onnx_infers_and_the_copy_is_fr
         construct(graph, *arguments, **named)
         alive.add(graph)
 
-    def noted(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
+    def noted(content: bytes, names: list[list[str]]) -> list[Known]:
         copies.append(len(alive))
-        return inferred(proto, names)
+        return inferred(content, names)
 
     monkeypatch.setattr(infer, "_infer_onnx", noted)
     monkeypatch.setattr(ir.Graph, "__init__", constructed)

@@ -52,9 +52,8 @@ def _installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an environment with the wheel, and the dependencies of this one: only they come by way of a .pth file."""
     home = tmp_path_factory.mktemp("elsewhere") / "env"
     venv.create(home, with_pip=False, symlinks=os.name != "nt")
-    _quiet(
-        sys.executable, "-m", "pip", "--python", _bin(home, "python"), "install", "-q", "--no-deps", wheel, folder=home
-    )
+    pip = (sys.executable, "-m", "pip", "--python", _bin(home, "python"))
+    _quiet(*pip, "install", "-q", "--no-deps", "--no-compile", wheel, folder=home)
     (site,) = home.glob("lib/python*/site-packages")
     places = [place for place in sys.path if Path(place).name in {"site-packages", "dist-packages"}]
     (site / "dependencies.pth").write_text("\n".join(places) + "\n")

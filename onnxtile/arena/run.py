@@ -44,7 +44,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import ANYTHING, Wanted
 from onnxtile.model.known import types_kept
 from onnxtile.model.save import MAX_IR_VERSION, proto_bytes, raise_ir_version
-from onnxtile.model.session import session_of
+from onnxtile.model.session import may_split, session_of
 from onnxtile.model.topology import dependencies, has_body
 from onnxtile.planning.orders import find_order, named, shuffled, shuffled_steps
 from onnxtile.planning.result import PlanResult
@@ -227,7 +227,9 @@ class PlainRun:
             for value in copy.graph.outputs:
                 # A shape may be declared wrongly: onnxruntime warns of that, but does not write in place.
                 value.shape = None
-            self._session = session_of(copy, None if content is None else _with_open_outputs(content))
+            self._session = session_of(
+                copy, None if content is None or may_split(copy) else _with_open_outputs(content)
+            )
             if contradicts(self._session, {value.name or "": value for value in model.graph.outputs}, shapes):
                 for value in copy.graph.inputs:
                     value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
@@ -332,7 +334,7 @@ _PATTERNS = (0xFF, 0xA5, 0x5A)
 """The bytes of the arena before a run. As floats: NaN, a small negative number, a large positive one."""
 
 
-_SMALL = 2**24
+_SMALL = 2**20
 """Bytes of a file, at most, of whose session no memory is given back: with less, that takes longer than a small model's run."""
 
 _ROUNDED = "kernels round differently for a tensor not at a multiple of 64 bytes; at such addresses the nodes give the same bits"

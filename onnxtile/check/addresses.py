@@ -568,9 +568,10 @@ class FixedPlaces:
     def from_marks(cls, claims: PlanDocument, graph: Graph) -> FixedPlaces:
         """Return those in the metadata of the values of `graph`, and those of `claims`, which come first."""
         values = [*graph.inputs, *(value for node in graph.nodes for value in node.outputs)]
-        marked = ((value.name, value.marks) for value in values if value.marks)
-        marks = [(_row_of(name, entries, claims), entries) for name, entries in marked]
-        pin, place, keep = (FIXED[rule].mark for rule in ("pins", "places", "keeps"))
+        pin, place, keep = rules = [FIXED[rule].mark for rule in ("pins", "places", "keeps")]
+        marked = ((value.name, value.marks) for value in values if value.infos)
+        ruled = ((name, entries) for name, entries in marked if not entries.keys().isdisjoint(rules))
+        marks = [(_row_of(name, entries, claims), entries) for name, entries in ruled]
         pins = {name: entries[pin] for name, entries in marks if pin in entries}
         places = {name: entries[place] for name, entries in marks if place in entries}
         keeps = {name for name, entries in marks if entries.get(keep) == "true"}

@@ -52,7 +52,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.shapes.resolve import Shapes
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import CheckFailed, OnnxtileError
-from onnxtile.system.interpreter import collector_paused
+from onnxtile.system.interpreter import collector_paused, cycles_freed
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -380,6 +380,7 @@ class Audit(VerbResult):
 
 
 @collector_paused()
+@cycles_freed()
 def check(
     model: ir.Model,
     claims: PlanDocument,

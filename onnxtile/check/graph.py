@@ -73,7 +73,7 @@ class ValueFacts(NamedTuple):
 
 
 _UNKNOWN = ValueFacts()
-_NO_MARKS: Mapping[str, str] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class PlainModel(NamedTuple):
@@ -88,14 +88,15 @@ class Value:
     """A value of a graph: `maker` is the node that makes it, None for an input or constant; `readers` are the nodes with it as operand."""
 
     __slots__ = (
-        *("bytes", "dtype", "graph", "is_constant", "known", "maker", "marks", "name", "numbers", "readers"),
+        *("bytes", "dtype", "graph", "infos", "is_constant", "known", "maker", "name", "numbers", "readers"),
         "shape",
     )
 
     def __init__(self, name: str, graph: Graph | None, maker: GraphNode | None = None) -> None:
         self.name, self.graph, self.maker = name, graph, maker
-        self.readers: dict[GraphNode, None] = {}
-        self.marks: Mapping[str, str] = _NO_MARKS
+        self.readers: list[GraphNode] = []
+        self.infos: tuple[onnx.ValueInfoProto, ...] = ()
+        """What the file says of it, where that has marks."""
         self.is_constant = False
         self.numbers: tuple[Any, ...] | None = None
         self.known = _UNKNOWN
@@ -110,6 +111,11 @@ class Value:
         self.bytes = None if bits is None else (math.prod(known.shape or ()) * bits + 7) // 8
         if known.numbers is not None:
             self.numbers = known.numbers
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Its marks, by name."""
+        return {entry.key: entry.value for info in self.infos for entry in info.metadata_props}
 
     @property
     def bits(self) -> int | None:
@@ -160,7 +166,7 @@ class GraphNode:
     """
 
     __slots__ = (
-        *("attributes", "bodies", "domain", "function", "graph", "inputs", "inside", "is_bound", "marks"),
+        *("attributes", "bodies", "domain", "function", "graph", "inputs", "inside", "is_bound"),
         *("name", "op_type", "outputs", "proto"),
     )
 
@@ -169,12 +175,16 @@ class GraphNode:
         self.proto = proto
         self.inputs: list[Value | None] = []
         self.outputs: list[Value] = []
-        self.attributes: dict[str, Any] = {}
-        self.bodies: dict[str, Graph] = {}
-        self.marks = {entry.key: entry.value for entry in proto.metadata_props} if proto.metadata_props else _NO_MARKS
+        self.attributes: Mapping[str, Any] = _NOTHING
+        self.bodies: Mapping[str, Graph] = _NOTHING
         self.function: Function | None = None
         self.inside: Graph | None = None
         self.is_bound = True
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Its marks, by name."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     @property
     def is_standard(self) -> bool:
@@ -228,11 +238,11 @@ class GraphNode:
         for body in (*self.bodies.values(), *([] if self.inside is None else [self.inside])):
             yield from body.made_inside
 
-    def reads(self) -> dict[Value, None]:
+    def reads(self) -> tuple[Value, ...]:
         """Return the values that it and its bodies read of the graphs around them, each once."""
         values = {value: None for value in self.inputs if value is not None}
         if not self.bodies:
-            return values
+            return tuple(values)
         inside, todo = set[Graph | None](), list(self.bodies.values())
         while todo:
             body = todo.pop()
@@ -241,7 +251,7 @@ class GraphNode:
                 values.update((value, None) for value in node.inputs if value is not None)
                 todo += node.bodies.values()
             values.update((value, None) for value in body.outputs)
-        return {value: None for value in values if value.graph not in inside}
+        return tuple(value for value in values if value.graph not in inside)
 
 
 class Graph:
@@ -507,8 +517,8 @@ class _Reading:
                 if name and operand is None:
                     operand = values[name] = Value(name, None)
                 node.inputs.append(operand)
-                if operand is not None:
-                    operand.readers[node] = None
+                if operand is not None and not (operand.readers and operand.readers[-1] is node):
+                    operand.readers.append(node)
             for attribute in proto.attribute:
                 self._read(node, attribute, values, (*path, (index, attribute.name)), references)
             node.function = self._model.functions.get((proto.domain, proto.op_type, proto.overload))
@@ -544,13 +554,14 @@ class _Reading:
             proto = references[proto.ref_attr_name]
         if proto.type == onnx.AttributeProto.GRAPH:
             if name != _INSIDE:
-                node.bodies[name] = self.body(proto.g, values, path, references)
+                node.bodies = {**node.bodies, name: self.body(proto.g, values, path, references)}
         elif proto.type == onnx.AttributeProto.GRAPHS:
             for index, body in enumerate(proto.graphs):
                 key = f"{name}.{index}"
-                node.bodies[key] = self.body(body, values, (*path[:-1], (path[-1][0], key)), references)
+                inner = self.body(body, values, (*path[:-1], (path[-1][0], key)), references)
+                node.bodies = {**node.bodies, key: inner}
         elif proto.type in _READ:
-            node.attributes[name] = _READ[proto.type](proto)
+            node.attributes = {**node.attributes, name: _READ[proto.type](proto)}
 
     def _decide(self, node: GraphNode) -> None:
         """Note whether the results of `node` are constant: it is a Constant, or computes the same from constants only."""
@@ -570,10 +581,7 @@ class _Reading:
         """Note what is known of the values of a graph."""
         for info in infos:
             if info.name in inside and info.metadata_props:
-                inside[info.name].marks = {
-                    **inside[info.name].marks,
-                    **{entry.key: entry.value for entry in info.metadata_props},
-                }
+                inside[info.name].infos += (info,)
             if info.name in inside and self._facts is None:
                 inside[info.name].tell(_declared(info))
         for name, known in (self._facts or {}).get(path, {}).items():

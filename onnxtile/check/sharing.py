@@ -519,7 +519,7 @@ class RunOrder:
         return dict(zip(self.nodes, self.names, strict=True))
 
     @cached_property
-    def reads(self) -> dict[GraphNode, dict[Value, None]]:
+    def reads(self) -> dict[GraphNode, tuple[Value, ...]]:
         """The values that each node reads, also in its bodies."""
         return {node: node.reads() for node in self.nodes}
 

@@ -15,7 +15,7 @@ from onnxtile.model.graph_writer import Names
 from onnxtile.model.modules import ModulePath, module_note, module_path
 from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.opset import opset_of
-from onnxtile.model.topology import is_read
+from onnxtile.model.topology import cloned, is_read
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.reads import AxisLinks
 from onnxtile.operators.table import axis_links, factors_of, multiplies_matrices
@@ -270,7 +270,7 @@ class ModelEdit:
 
 def copy_of(model: ir.Model, shapes: Shapes) -> tuple[ir.Model, Shapes]:
     """Return a copy of a model, and the shapes of its values."""
-    copy = model.clone()
+    copy = cloned(model)
     return copy, shapes.of_copies(dict(zip(values(model), values(copy), strict=True)))
 
 

@@ -33,7 +33,7 @@ from onnxtile.model.preserved import (
     warn_of_unlisted,
     without_outputs,
 )
-from onnxtile.model.topology import is_external, main_graphs
+from onnxtile.model.topology import drop_empty_notes, is_external, main_graphs
 from onnxtile.model.validity import check, check_proto, is_small
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError, UsageError
@@ -189,6 +189,7 @@ def _write_nodes(nodes: Sequence[ir.Node], ir_version: int, file: IO[bytes], fac
     proto = onnx.GraphProto()
     view = ir.GraphView([], [], nodes=nodes)
     ir.serde.serialize_graph_into(proto, view, model_ir_version=ir_version)  # type: ignore[arg-type]
+    drop_empty_notes(value for node in nodes for value in node.outputs)
     add_body_outputs(nodes, proto.node)
     file.write(onnx.GraphProto(node=proto.node).SerializeToString(deterministic=True))
     proto.ClearField("node")

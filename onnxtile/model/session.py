@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.exact_products import exact_session
 from onnxtile.model.load import external_tensors, format_of
-from onnxtile.model.node_kinds import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.save import (
     MOST_IN_MEMORY,
     external_folder,
@@ -26,11 +27,12 @@ from onnxtile.model.save import (
 )
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body, is_external
-from onnxtile.operators.table import may_draw
+from onnxtile.model.validity import is_small
+from onnxtile.operators.table import may_draw, movement_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.files import temporary_folder
-from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
+from onnxtile.system.runtime import Array, Binding, Feed, Session, aligned, boxed, unboxed
 
 # Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
 #
@@ -41,8 +43,8 @@ MOST_WHOLE = 5_000
 """Nodes of the largest model that is loaded whole."""
 _PIECE = 1_000
 """Nodes of a piece. Each piece takes about a millisecond besides the time for its nodes."""
-_MOST_HELD = 100_000
-"""Nodes of the largest model all of whose pieces stay loaded: onnxruntime holds some 5 KB for each node."""
+_MOST_HELD = 20_000
+"""Nodes of the largest model all of whose pieces stay loaded: onnxruntime holds some 4 KB for each node."""
 _MOST_COPIED = 2**25
 """Bytes of the constants in memory that the pieces hold, at most: a constant is in each piece that reads it."""
 _STRING = "tensor(string)"
@@ -107,25 +109,30 @@ class SplitSession:
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run once; return the outputs by name, each in its own element type. Raises as `Session.run` does."""
-        held = self._run({name: boxed(value) for name, value in feeds.items()}, {})
-        return {feed.name: unboxed(held[feed.name], feed.type) for feed in self.results}
+        return self.run_each([feeds])[0]
+
+    def run_each(self, runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Run once on the feeds of each of `runs`, as `run` does; a piece that is not held is loaded once for all of them."""
+        held = [{name: boxed(value) for name, value in feeds.items()} for feeds in runs]
+        self._run(held, {})
+        return [{feed.name: unboxed(values[feed.name], feed.type) for feed in self.results} for values in held]
 
     def run_in_place(self, inputs: Mapping[str, Binding], outputs: Mapping[str, Binding]) -> None:
         """Run once on tensors at given addresses: inputs are read, and outputs written, where the bindings say."""
-        self._run(inputs, outputs)
+        self._run([dict(inputs)], outputs)
 
-    def _run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Binding]) -> dict[str, Any]:
-        """Run all pieces; return the values held at the end, the outputs among them."""
-        if inputs.keys() != self._inputs:
-            lists = (", ".join(sorted(names)) or "nothing" for names in (self._inputs, inputs))
-            raise ModelError("onnxruntime cannot run the model: it takes {} and is given {}".format(*lists))
-        held = dict(inputs)
+    def _run(self, runs: Sequence[dict[str, Any]], outputs: Mapping[str, Binding]) -> None:
+        """Run all pieces on the values of each of `runs`, which has the outputs at the end."""
+        for held in runs:
+            if held.keys() != self._inputs:
+                lists = (", ".join(sorted(names)) or "nothing" for names in (self._inputs, held))
+                raise ModelError("onnxruntime cannot run the model: it takes {} and is given {}".format(*lists))
         for piece in self._pieces:
-            results = {name: outputs.get(name) for name in piece.makes}
-            held |= piece.load().run_on({name: held[name] for name in piece.reads}, results)
-            for name in piece.last_read:
-                del held[name]
-        return held
+            session, results = piece.load(), {name: outputs.get(name) for name in piece.makes}
+            for held in runs:
+                held.update(session.run_on({name: held[name] for name in piece.reads}, results))
+                for name in piece.last_read:
+                    del held[name]
 
 
 def may_split(model: ir.Model) -> bool:
@@ -206,6 +213,11 @@ ModelRunner: TypeAlias = AnySession | RepeatableSession
 """What runs a model."""
 
 
+def run_each(runner: ModelRunner, runs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the outputs of `runner` on the feeds of each of `runs`; a model in pieces runs on all of them at once."""
+    return iter(runner.run_each(runs)) if isinstance(runner, SplitSession) else map(runner.run, runs)
+
+
 def repeatable_session(model: ir.Model, file: Path | bytes | None = None) -> ModelRunner:
     """Return a session of `model` in which each run draws the same numbers, where its random operators have seeds.
 
@@ -224,18 +236,18 @@ def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     if may_split(model):
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
             return SplitSession(model)
-    if isinstance(file, bytes) and len(file) <= MOST_IN_MEMORY:
-        # A constant in another file names its "location". Without one, no walk over the model is needed to find the folder.
-        return exact_session(file, model, external=external_folder(model) if b"location" in file else None)
+    if isinstance(file, bytes) and len(file) <= MOST_IN_MEMORY and b"location" not in file:
+        return exact_session(file, model)  # a constant in another file would name its "location"
     folder = external_folder(model)
     if inline_bytes(model) > MOST_IN_MEMORY:
         return _with_weights(model)
+    weights = () if folder is None else list(_moved_weights(model))
     if isinstance(file, bytes):
-        return exact_session(file, model, external=folder)
+        return exact_session(file, model, external=folder, weights=weights)
     if file is not None and file.is_file() and format_of(file) == "protobuf":
         with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
-            return exact_session(file.read_bytes(), model, external=folder)
-    return exact_session(to_bytes(model), model, external=folder)
+            return exact_session(file.read_bytes(), model, external=folder, weights=weights)
+    return exact_session(to_bytes(model), model, external=folder, weights=weights)
 
 
 def _with_weights(model: ir.Model) -> Session:
@@ -252,5 +264,25 @@ def _with_weights(model: ir.Model) -> Session:
             (folder / name).touch()
         content = BytesIO()
         write_model(model, content, beside=name)
-        weights = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
+        placed = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
+        weights = chain(placed, _moved_weights(model))  # the last of a name counts
         return exact_session(content.getvalue(), model, external=folder, weights=weights)
+
+
+def _moved_weights(model: ir.Model) -> Iterator[tuple[str, Array]]:
+    """Yield copies of the constants from which nodes compute others, with their names.
+
+    The copies start at a multiple of 64 bytes, as onnxruntime's own do: it may round sums by that.
+    """
+    constants = Constants(model)
+
+    def computes(node: ir.Node) -> bool:
+        sums = movement_of(node) in {"", "renames"} and not dequantises(node)
+        return sums and all(operand is None or operand in constants for operand in node.inputs)
+
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING or is_small(tensor):
+            continue
+        if any(computes(use.node) for use in value.uses()):
+            yield value.name or "", aligned(tensor.numpy())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,8 +12,7 @@ from dataclasses import field, replace
 from functools import partial
 from logging import CRITICAL
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
@@ -38,9 +36,9 @@ from onnxtile.pipeline.file import (
 )
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import OnnxtileError, UsageError, about_options, error_line, invalid, of_extra
-from onnxtile.system.files import remove_temporary, require_writable, staged, write_whole
-from onnxtile.system.interpreter import imports_compiled, silence_finalisers, silence_libraries
-from onnxtile.system.long_work import Progress, RunLimits, silent, stop_runs
+from onnxtile.system.files import require_writable, staged, write_whole
+from onnxtile.system.interpreter import begin_worker
+from onnxtile.system.long_work import Progress, RunLimits, silent
 from onnxtile.system.text import as_json
 from onnxtile.verbs.flows.results import save
 from onnxtile.verbs.run import RunCommand, RunOptions
@@ -122,47 +120,6 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-# The end of worker processes: soon after the process that they work for, however that one ended.
-
-_EVERY = 0.5
-"""Seconds between two looks."""
-_GRACE = 2.0
-"""Seconds in which what is under way is undone: temporary files are removed."""
-_CODE = 128 + signal.SIGTERM
-
-
-def end_with(parent: int) -> None:
-    """Let this process, a child of `parent`, end within seconds of that one; at once where `parent` has gone already.
-
-    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone. Windows does
-    not say who the parent is where Python runs in a virtual environment; there, a worker ends when it has had no work for some minutes.
-    """
-    if os.name == "nt":
-        return
-    if os.getppid() != parent:
-        os._exit(_CODE)
-    signal.signal(signal.SIGTERM, _end)
-    silence_finalisers()
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_EVERY)
-    os.kill(os.getpid(), signal.SIGTERM)
-    stop_runs()
-    time.sleep(_GRACE)
-    remove_temporary()
-    os._exit(_CODE)
-
-
-def _end(_signal: int, frame: FrameType | None) -> NoReturn:
-    if imports_compiled(frame):
-        remove_temporary()
-        os._exit(_CODE)
-    raise SystemExit(_CODE)
-
-
 # Workers of a pipeline, threads or processes of this machine, by joblib, or of a cluster; and how the results come back.
 
 T = TypeVar("T")
@@ -218,23 +175,13 @@ class Workers:
         import joblib
 
         process_options = (
-            {"initializer": _begin, "initargs": (os.getpid(), Path.cwd())} if self.backend == "loky" else {}
+            {"initializer": begin_worker, "initargs": (os.getpid(), Path.cwd())} if self.backend == "loky" else {}
         )
         with joblib.parallel_config(backend=self.backend, **process_options):
             parallel = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             with starting_workers():
                 results = parallel(joblib.delayed(work)(item) for item in items)
             yield from results
-
-
-def _begin(parent: int, folder: Path) -> None:
-    """Make this process a worker of `parent`, which stands in `folder`.
-
-    joblib uses the workers of an earlier run again only where both are the same.
-    """
-    os.chdir(folder)
-    end_with(parent)
-    silence_libraries()
 
 
 def _each_on_dask(workers: Workers, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -15,13 +15,14 @@ from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
 from onnxtile.model.known import NOTHING, Known, numeric, types_kept
 from onnxtile.model.preserved import copied_tensor
-from onnxtile.model.topology import main_graphs, nodes_in, tensors_of
+from onnxtile.model.topology import main_graphs, nodes_in, stored_sizes, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
 from onnxtile.shapes.propagation import known_of, named_sizes, say_default
 from onnxtile.system.errors import ModelError
 from onnxtile.system.interpreter import cycles_freed
+from onnxtile.system.posix import return_free_memory
 
 
 def values(model: ir.Model) -> list[ir.Value]:
@@ -72,21 +73,27 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
     if len(graphs) > 1:
         _give_conditions(model)
         _name_apart(model)
-    proto = skeleton(model, described=False)
-    functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
-    del proto.functions[:]
-    proto.functions.extend(functions)
-    for graph in _graph_protos(proto, len(graphs)):
-        for node in graph.node:
-            say_default(node)
     names = [[value.name or "" for value in listed] for listed in graphs]
-    results = [_known(known, named) for known in _infer_onnx(proto, names)]
+    results = [_known(known, named) for known in _infer_onnx(_shown_to_onnx(model, contributed, len(graphs)), names)]
     opset = model.graph.opset_imports.get("", 1)
     for output in last_outputs:
         known = results[output.position]
         if known.dims is None:
             results[output.position] = _obvious(output, results[output.first], known, opset)
     return results
+
+
+def _shown_to_onnx(model: ir.Model, contributed: Collection[tuple[str, str]], graphs: int) -> bytes:
+    """Return what onnx infers the shapes of `model` from, as bytes: onnx has a copy of its own, and returns another."""
+    proto = skeleton(model, described=False, folded=True)
+    functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
+    del proto.functions[:]
+    proto.functions.extend(functions)
+    for graph in _graph_protos(proto, graphs):
+        for node in graph.node:
+            say_default(node)
+    content: bytes = proto.SerializeToString()
+    return content
 
 
 def _graph_protos(proto: onnx.ModelProto, number: int) -> Iterable[onnx.GraphProto]:
@@ -118,7 +125,7 @@ def _obvious(output: _LastOutput, first: Known, known: Known, opset: int) -> Kno
     """Return type and shape of an output, of which onnx knows no more than `known`, from those of the `first` one of the node."""
     tensor = next(tensors_of(output.node), None)
     if output.node.op_type == "Constant":
-        return known if tensor is None else Known(tensor.dtype, tuple(tensor.shape.numpy()))
+        return known if tensor is None else Known(tensor.dtype, stored_sizes(tensor))
     if len(output.node.outputs) == 1:
         return known
     result, mask = onnx.defs.get_schema("Dropout", opset).outputs
@@ -192,18 +199,25 @@ def _is_readable(name: str | None, named: SizeRanges) -> bool:
     return bool(name) and (re.fullmatch(r"[A-Za-z_]\w*", name or "") is not None or read_size(name, named) is not None)
 
 
-def _infer_onnx(proto: onnx.ModelProto, names: list[list[str]]) -> list[Known]:
-    """Return the results of onnx for the values called `names` in each graph of `proto`, in the order of ir.Model.graphs."""
+_LARGE = 2**20
+"""Bytes of a model of which onnx's copies have left so much free memory that it is given back."""
+
+
+def _infer_onnx(content: bytes, names: list[list[str]]) -> list[Known]:
+    """Return the results of onnx for the values called `names` in each graph of the model `content`, in the order of ir.Model.graphs."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(content, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise ModelError(f"the shapes contradict each other: {' '.join(str(error).split())}") from None
     except (ValueError, RuntimeError):
-        inferred = proto
+        inferred = onnx.ModelProto.FromString(content)
     results: list[Known] = []
     for named, graph_proto in zip(names, _graph_protos(inferred, len(names)), strict=True):
         infos = {info.name: known_of(info.type) for info in (*graph_proto.value_info, *graph_proto.output)}
         results.extend(infos.get(name, NOTHING) for name in named)
+    if len(content) > _LARGE:
+        del inferred, graph_proto, infos
+        return_free_memory()
     return results
 
 

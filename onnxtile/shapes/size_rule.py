@@ -28,6 +28,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 _FUNCTIONS: Mapping[str, Callable[..., int]] = {"max": max, "min": min}
 _INSIDE = "inside"
 _FIELDS = ("bytes", "size", "rank", "shape")
+_LONGEST = 500  # a longer one may nest deeper than Python reads
 _HINT = "whole numbers, + - * //, max(), min(), inside, and inputs[0].bytes, .size, .rank, .shape[1], or outputs[0]"
 
 
@@ -73,6 +74,8 @@ class _FilledRule(ast.NodeTransformer):
 
 
 def _tree(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise UsageError(f"not a number of bytes: a rule of {len(text)} characters", hint=f"at most {_LONGEST}")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -83,7 +86,9 @@ def _require_readable(tree: ast.expr, text: str) -> None:
     todo = [tree]
     while todo:
         match todo.pop():
-            case ast.Constant(value=int()) | ast.Name(id="inside"):
+            case ast.Name(id="inside"):
+                pass
+            case ast.Constant() as number if _whole(number) is not None:
                 pass
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 todo += [left, right]

@@ -1,17 +1,26 @@
-"""Python in this process: when its garbage collector runs, and what libraries and finalisers write."""
+"""Python in this process: when its garbage collector runs, what libraries and finalisers write, and when a worker ends."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
+
+from onnxtile.system.files import remove_temporary
+from onnxtile.system.long_work import stop_runs
+from onnxtile.system.posix import return_free_memory
+from onnxtile.system.registry import defer_libraries
 
 # The cyclic garbage collector: held while much is made and nothing thrown away, and asked for what one block of code threw away.
 
@@ -36,6 +45,10 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+_MANY = 100_000
+"""Objects: where more are freed, the memory that the C library holds free for others is given back to the system, too."""
+
+
 @contextmanager
 def cycles_freed() -> Iterator[None]:
     """Free at the end of the block the objects made in it that nothing outside refers to, also as a decorator.
@@ -51,7 +64,8 @@ def cycles_freed() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        if gc.collect() > _MANY:
+            return_free_memory()
         gc.unfreeze()
 
 
@@ -111,3 +125,55 @@ def imports_compiled(frame: FrameType | None) -> bool:
                 return True
         frame = frame.f_back
     return False
+
+
+# The end of worker processes: soon after the process that they work for, however that one ended.
+
+_EVERY = 0.5
+"""Seconds between two looks."""
+_GRACE = 2.0
+"""Seconds in which what is under way is undone: temporary files are removed."""
+_CODE = 128 + signal.SIGTERM
+
+
+def end_with(parent: int) -> None:
+    """Let this process, a child of `parent`, end within seconds of that one; at once where `parent` has gone already.
+
+    It is called before anything heavy is imported, which takes seconds of its own, and before there is anything to be undone. Windows does
+    not say who the parent is where Python runs in a virtual environment; there, a worker ends when it has had no work for some minutes.
+    """
+    if os.name == "nt":
+        return
+    if os.getppid() != parent:
+        os._exit(_CODE)
+    signal.signal(signal.SIGTERM, _end)
+    silence_finalisers()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_EVERY)
+    os.kill(os.getpid(), signal.SIGTERM)
+    stop_runs()
+    time.sleep(_GRACE)
+    remove_temporary()
+    os._exit(_CODE)
+
+
+def _end(_signal: int, frame: FrameType | None) -> NoReturn:
+    if imports_compiled(frame):
+        remove_temporary()
+        os._exit(_CODE)
+    raise SystemExit(_CODE)
+
+
+def begin_worker(parent: int, folder: Path) -> None:
+    """Make this process a worker of `parent`, which stands in `folder`.
+
+    joblib uses the workers of an earlier run again only where both are the same.
+    """
+    os.chdir(folder)
+    end_with(parent)
+    silence_libraries()
+    defer_libraries()

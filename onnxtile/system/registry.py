@@ -280,3 +280,19 @@ class _FirstUse:
 def defer(*names: str) -> None:
     """Let an import of each of the modules `names` that is not loaded yet return a module that is executed at its first use."""
     sys.meta_path.insert(0, DeferredFinder(names))
+
+
+_DEFERRED = (
+    *("sympy", "onnx_ir._symbolic_shapes", "pydantic", "google.protobuf.json_format", "google.protobuf.text_format"),
+    *("google.protobuf.internal.python_message", "google.protobuf.text_encoding"),
+    *("concurrent.futures", "csv", "hashlib", "pickle", "shutil", "tempfile", "traceback", "zipfile"),
+    *("onnx.compose", "onnx.gen_proto", "onnx.parser", "onnx.printer", "onnx.utils", "onnx.version_converter"),
+    *("onnx_ir.convenience", "onnx_ir.passes", "onnx_ir.schemas", "onnx_ir.tape", "onnx_ir.tensor_adapters"),
+    *("onnx_ir.traversal", "packaging.version", "html", "locale", "socket", "subprocess"),
+)
+"""Modules that are executed at their first use: libraries import them, and few commands use one."""
+
+
+def defer_libraries() -> None:
+    """Let the modules that few commands use be executed at their first use in this process, which is to be a command or a worker."""
+    defer(*_DEFERRED)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxtile.model.binding import bind, free_inputs
 from onnxtile.model.feeds import Feeds, given_shapes
+from onnxtile.model.topology import cloned
 from onnxtile.system.dataclass import dataclass
 
 # Sizes that attention with a cache of keys asks of open dimensions: the batch, the head size, the window, and the number of all tokens.
@@ -193,7 +194,7 @@ def bound_form(model: ir.Model, dims: Mapping[str, int]) -> ir.Model:
 
 def bound_copy(model: ir.Model, dims: Mapping[str, int]) -> ir.Model:
     """Return a copy of `model` whose inputs have the sizes that a trial ran with."""
-    copy = model.clone()
+    copy = cloned(model)
     shapes = {}
     for value in free_inputs(copy):
         if value.shape is not None and not value.shape.is_static():

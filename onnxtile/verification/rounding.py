@@ -27,7 +27,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.node_kinds import OWN_DOMAINS, dequantises, quantises
 from onnxtile.model.session import ModelRunner, repeatable_session, session_of
-from onnxtile.model.topology import all_graphs, all_nodes, all_values
+from onnxtile.model.topology import all_graphs, all_nodes, all_values, cloned
 from onnxtile.operators.node_view import given_input
 from onnxtile.operators.table import Movement, movement_of, quantised_form
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -64,7 +64,7 @@ def halves(model: ir.Model) -> set[ir.DataType]:
 
 def widened(model: ir.Model, narrow: Collection[ir.DataType] = (_NARROW,)) -> ir.Model:
     """Return a copy of `model` in which everything `narrow` is a float: inputs, constants, and what is cast to it."""
-    copy = model.clone()
+    copy = cloned(model)
     for value in all_values(copy):
         if value.dtype in narrow:
             value.type = ir.TensorType(_WIDE)
@@ -177,7 +177,7 @@ def _without_last(model: ir.Model, names: set[str]) -> tuple[ir.Model, Mapping[s
 
     Beside it, for each output that has such operators, their types.
     """
-    copy = model.clone()
+    copy = cloned(model)
     sources: dict[str, str] = {}
     for output in [output for output in copy.graph.outputs if output.name in names]:
         last = _last(output)
@@ -232,7 +232,7 @@ def one_step_off(model: ir.Model, turn: int = 0) -> ir.Model | None:
 
     The numbers are drawn in the model, anew in each run, from fixed seeds: others in each `turn`.
     """
-    copy = model.clone()
+    copy = cloned(model)
     quantised = [
         (node, zero) for graph in all_graphs(copy) for node in graph if (zero := _zero_point(node)) is not None
     ]

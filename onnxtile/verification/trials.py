@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import tee
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from onnxtile.model import keys
 from onnxtile.model.binding import example, free_inputs
 from onnxtile.model.constants import Constants
 from onnxtile.model.feeds import Feeds, Ranges, domains, given_shapes, sample_feeds
-from onnxtile.model.session import ModelRunner, repeatable_session
+from onnxtile.model.session import ModelRunner, repeatable_session, run_each
 from onnxtile.model.submodel import exposing
 from onnxtile.model.topology import dependencies, node_ids
 from onnxtile.operators.takes import Domain
@@ -475,11 +476,10 @@ def run_original(
         return [Trial(given, runner.run(given), "given")], sizes_given(model, given)
 
     def attempt(assignment: Assignment) -> list[Trial]:
-        feeds = (sample_feeds(model, assignment.sizes, seed=seed + run, ranges=ranges) for run in range(runs))
-        return [
-            Trial(fed, runner.run(fed), f"random {run}")
-            for run, fed in zip(counted(range(1, runs + 1), "running the original", progress), feeds, strict=True)
-        ]
+        seeds = counted(range(seed, seed + runs), "running the original", progress)
+        drawn, given = tee(sample_feeds(model, assignment.sizes, seed=number, ranges=ranges) for number in seeds)
+        results = zip(drawn, run_each(runner, given), strict=True)
+        return [Trial(fed, values, f"random {run}") for run, (fed, values) in enumerate(results, 1)]
 
     return first_that_runs(model, attempt)
 
@@ -535,8 +535,9 @@ def compare_with(
         _require_inputs(other, trial.feeds)
     runner = repeatable_session(other, content)
     worst: dict[str, OutputError] = {}
-    for trial in counted(trials, "comparing", progress):
-        for error in _errors(trial.results, runner.run(trial.feeds), compared):
+    results = run_each(runner, (trial.feeds for trial in trials))
+    for trial, got in zip(counted(trials, "comparing", progress), results, strict=True):
+        for error in _errors(trial.results, got, compared):
             if error.name not in worst or badness(error) > badness(worst[error.name]):
                 worst[error.name] = replace(error, inputs=trial.inputs if len(trials) > 1 else "")
     return Verdict(tuple(worst.values()), len(trials), dims, tuple(trial.inputs for trial in trials))

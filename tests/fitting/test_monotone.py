@@ -101,7 +101,7 @@ def test_all_capacities_take_points_of_one_way_down(
     """Half-way between two points the one below counts, so that each capacity does as well as the smaller ones."""
     whole, wanted, points = down
     assert len(points) > 6 and [point.peak for point in points] == sorted({p.peak for p in points}, reverse=True)
-    for above, point in [*share([*pairwise(points)][:-1], 3), points[-2:]]:
+    for above, point in [*share([*pairwise(points)][:-1], 6), points[-2:]]:
         regions, capacity = uncounted(whole), (above.peak + point.peak) // 2
         found, way = search_within(regions, replace(wanted, capacity=capacity)), Descent(regions, wanted)
         assert found is not None and found.peak <= capacity and way.price(found) <= way.price(point)

@@ -4,9 +4,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from onnxtile.pipeline.run import Workers, run_all, run_one
 from onnxtile.report.table import Table
 from onnxtile.report.tables import for_run
 from onnxtile.system.errors import UsageError
+from onnxtile.system.long_work import Progress, silent
 from onnxtile.verbs.list import OptionNames
 from onnxtile.verbs.unfuse import UnfuseOptions
 from tests.build import parsed
@@ -187,7 +185,9 @@ def test_it_is_the_same_wherever_it_runs(
 @pytest.fixture
 def cluster() -> Iterator[str]:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None, silence_logs=50) as made:
+    # The worker is a thread of this process: one of its own would import all modules again.
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, **options) as made:
         yield made.scheduler_address
 
 
@@ -202,37 +202,15 @@ def test_a_cluster_that_is_there(
 
 
 def listening() -> set[tuple[str, int]]:
-    """Return where the processes of a cluster of its own listen, seen from outside while it works on an item."""
-    pytest.importorskip("distributed")
+    """Return where this process and those that it has started listen, seen from outside."""
     psutil = pytest.importorskip("psutil")
-    script = (
-        "import sys, time\nfrom onnxtile.pipeline.run import Workers\n"
-        "if __name__ == '__main__':\n"
-        "    for _ in Workers(2, 'dask').each(len, ['one', 'two']):\n"
-        "        print('up', flush=True)\n        sys.stdin.read()\n"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "cluster.py"
-        file.write_text(script)
-        with subprocess.Popen([sys.executable, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"up\n"
-            main = psutil.Process(process.pid)
-            found = {
-                (made.laddr.ip.removeprefix("::ffff:"), made.laddr.port)
-                for one in (main, *main.children(recursive=True))
-                for made in one.net_connections(kind="inet")
-                if made.status == psutil.CONN_LISTEN
-            }
-            process.communicate(timeout=60)
-    return found
-
-
-def test_a_cluster_of_its_own_listens_to_this_machine_only() -> None:
-    """On free ports: those on which a dashboard is expected may be another's."""
-    found = listening()
-    assert {address for address, _ in found} == {"127.0.0.1"}
-    assert not {port for _, port in found} & {8786, 8787}
+    main = psutil.Process()
+    return {
+        (made.laddr.ip.removeprefix("::ffff:"), made.laddr.port)
+        for one in (main, *main.children(recursive=True))
+        for made in one.net_connections(kind="inet")
+        if made.status == psutil.CONN_LISTEN
+    }
 
 
 @pytest.fixture
@@ -261,11 +239,8 @@ def _step(name: str, run: Callable[[UnfuseOptions], Outcome]) -> PipelineStep:
     return PipelineStep(Verb(name, UnfuseOptions, run, UnfuseOptions), UnfuseOptions(None))  # type: ignore[arg-type]
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path], backend: str) -> None:
-    if backend == "dask":
-        pytest.importorskip("distributed")
+def require_two_of_three(models: list[Path], backend: str, progress: Progress) -> None:
+    """Run the models by two workers, of which one dies."""
 
     def perhaps_die(options: UnfuseOptions) -> Outcome:
         if Path(str(options.model)).name == "broken.onnx":
@@ -273,9 +248,23 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path],
         return Outcome(OptionNames("none", "none", ()), "")
 
     pipeline = Pipeline("p", (_step("die", perhaps_die),), PipelineBudgets(), (), "{name}.p.onnx")
-    result = run_all(pipeline, models, Destination(), Workers(2, backend))
+    result = run_all(pipeline, models, Destination(), Workers(2, backend), progress)
     assert [report.passed for report in result.reports] == [True, False, True]
     assert "died" in (result.reports[1].error or "")
+
+
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(models: list[Path]) -> None:
+    require_two_of_three(models, "loky", silent)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_of_its_own_listens_to_this_machine_only_and_outlives_a_worker(models: list[Path]) -> None:
+    """On free ports: those on which a dashboard is expected may be another's."""
+    pytest.importorskip("distributed")
+    before, found = listening(), set[tuple[str, int]]()
+    require_two_of_three(models, "dask", lambda *_: found.update(listening() - before))
+    assert {address for address, _ in found} == {"127.0.0.1"}
+    assert not {port for _, port in found} & {8786, 8787}
 
 
 def test_a_bug_shows_in_the_report_of_its_model(tmp_path: Path) -> None:

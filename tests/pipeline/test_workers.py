@@ -17,7 +17,7 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from onnxtile.system.files import staged
-from onnxtile.pipeline.run import end_with
+from onnxtile.system.interpreter import end_with
 end_with(os.getppid())
 with staged({Path("result"): b"half"}):
     Path("pid").write_text(str(os.getpid()))
@@ -63,7 +63,7 @@ def test_a_worker_ends_and_leaves_nothing(tmp_path: Path, number: signal.Signals
 
 
 def test_a_worker_whose_parent_has_gone_does_not_begin() -> None:
-    script = "import os\nfrom onnxtile.pipeline.run import end_with\nend_with(os.getppid() + 1)\nprint('began')"
+    script = "import os\nfrom onnxtile.system.interpreter import end_with\nend_with(os.getppid() + 1)\nprint('began')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
@@ -86,7 +86,8 @@ def test_workers_that_are_being_started_say_nothing_of_ctrl_c(tmp_path: Path, mo
     """A terminal sends it to all of them, also while they import modules."""
     (tmp_path / "p.toml").write_text(PIPELINE)
     script = (
-        "import os, threading, time\nfrom onnxtile.cli.streams import Signals\n"
+        "import os, threading, time\nfrom onnxtile.system.registry import defer_libraries\ndefer_libraries()\n"
+        "from onnxtile.cli.streams import Signals\n"
         "from onnxtile.pipeline.run import Workers\nsignals = Signals()\nsignals.heed()\n"
         "threading.Timer(0.1, print, ['started'], {'flush': True}).start()\n"
         "try:\n    list(Workers(2).each(time.sleep, [60, 60]))\nexcept KeyboardInterrupt:\n    os._exit(130)\n"
@@ -136,9 +137,13 @@ def test_a_run_ends_with_all_its_workers(tmp_path: Path, transformer: Path, numb
 
 
 def test_workers_stand_in_the_folder_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of an earlier run stay alive for the next one."""
-    for name in ("first", "second"):
-        folder = tmp_path / name
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        assert set(Workers(2).each(Path.absolute, [Path()] * 3)) == {folder}
+    """Workers of an earlier run stay alive for the next one. Their libraries wait for their first use, as those of a command do."""
+
+    def here(_: int) -> tuple[Path, bool]:
+        import onnxtile.pipeline.run  # noqa: F401
+
+        return Path().absolute(), "sympy.core" in sys.modules
+
+    assert set(Workers(2).each(Path.absolute, [Path()] * 3)) == {Path.cwd()}
+    monkeypatch.chdir(tmp_path)
+    assert set(Workers(2).each(here, range(3))) == {(tmp_path, False)}

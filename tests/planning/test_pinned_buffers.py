@@ -62,26 +62,26 @@ ONE_BESIDE_THE_PIN = Problem((Buffer("a", 1, 1, 2, pin=0), Buffer("b", 1, 0, 1),
 """`b` and `c` are live together in one section, and only `c` is live beside `a`: `b` has to lie below it."""
 
 
-def fits(problem: Problem, size: int, placed: tuple[int, ...] = ()) -> bool:
-    """Try every offset of every buffer without a pin."""
+def fits(problem: Problem, size: int, placed: tuple[tuple[Buffer, int], ...] = ()) -> bool:
+    """Try every offset of every buffer without a pin, beside those that have one."""
     if len(placed) == len(problem.buffers):
         return True
-    buffer = problem.buffers[len(placed)]
+    buffer = sorted(problem.buffers, key=lambda b: b.pin is None)[len(placed)]
     footprint = problem.footprint(buffer)
     others = [
         (offset, offset + problem.footprint(other))
-        for other, offset in zip(problem.buffers, placed, strict=False)
+        for other, offset in placed
         if problem.footprint(other)
         and (
             (other.lower < buffer.upper and buffer.lower < other.upper)
-            or (other.name, buffer.name) in problem.conflicts
+            or not problem.conflicts.isdisjoint({(other.name, buffer.name), (buffer.name, other.name)})
         )
     ]
     tried = range(0, max(size - footprint, 0) + 1, problem.alignment_of(buffer)) if buffer.pin is None else [buffer.pin]
     return any(
         (not footprint or offset + footprint <= size)
         and (not footprint or all(offset + footprint <= low or high <= offset for low, high in others))
-        and fits(problem, size, (*placed, offset))
+        and fits(problem, size, (*placed, (buffer, offset)))
         for offset in tried
     )
 

@@ -138,6 +138,8 @@ def test_rules(text: str, expected: int) -> None:
         "__import__('os')",
         "1 if 2 else 3",
         "2 ** 9",
+        "True",
+        "+".join(["1"] * 5000),
     ],
 )
 def test_what_is_no_rule_is_refused(text: str) -> None:

@@ -41,6 +41,7 @@ from onnxtile.fitting.rewrites.split_tokens import (
     split_tokens,
 )
 from onnxtile.fitting.rewrites.strip_forms import (
+    join_boxes,
     pool_whole_maps,
     read_by_rows,
     rename_transposes,
@@ -95,6 +96,11 @@ def unblock(
     _note(rewrites, "rewrite", "sizes that are known are constants", sizes)
     edit = ModelEdit(model, known_shapes(model, edit.shapes)) if sizes else edit
     _note(rewrites, "rewrite", "an optional result that nothing reads is left out", leave_out_unread(edit))
+    boxes = join_boxes(edit)
+    _note(rewrites, "rewrite", "what it overwrites is joined with what is beside", boxes)
+    if boxes:
+        edit.drop_unread()
+        edit = ModelEdit(model, known_shapes(model, edit.shapes))
     if not is_quantised(model):
         whole = pool_whole_maps(edit, exact=exact)
         _note(rewrites, "rewrite", "it pools the whole map", whole)

@@ -18,6 +18,7 @@ from onnxtile.operators.families.movement import interpolates, is_mirrored, pad_
 from onnxtile.operators.node_view import STANDARD, NodeView, NotApplicable
 from onnxtile.operators.table import movement_of
 from onnxtile.system.errors import Infeasible, unknown
+from onnxtile.system.runtime import Array
 
 # An input that comes row by row is read by a Slice of its rows, which is then cut into strips as any operator is.
 #
@@ -222,6 +223,71 @@ def rename_transposes(edit: ModelEdit) -> list[ir.Node]:
             edit.model.graph.remove(node, safe=True)
             changed.append(node)
     return changed
+
+
+# A ScatterND over a box of its operand, as exporters write `x[:, 1:] = y`, joins the box with what is beside it.
+
+
+def join_boxes(edit: ModelEdit) -> list[ir.Node]:
+    """Let each ScatterND that overwrites a box of its operand join what it writes with the elements beside it; return those that went."""
+    changed = []
+    for node in list(edit.model.graph):
+        is_update = node.op_type == "ScatterND" and node.domain in STANDARD and edit.bytes(node.outputs[0]) > edit.least
+        if not is_update or node.attributes.get_string("reduction", "none") != "none":
+            continue
+        data, places, box = node.inputs
+        sizes = None if data is None else edit.sizes(data)
+        if data is None or box is None or places is None or places not in edit.constants or not sizes:
+            continue
+        ranges = _box(edit.constants.array(places), sizes)
+        if ranges is not None:
+            _join_box(edit, node, data, box, ranges)
+            changed.append(node)
+    return changed
+
+
+def _box(places: Array, sizes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return the range of each axis that the places of a ScatterND name, where they are all places of a box in their order; else None."""
+    lengths, count = places.shape[:-1], places.shape[-1]
+    if len(lengths) != count or 0 in lengths:
+        return None
+    ranges = []
+    for axis in range(count):
+        numbers = places[..., axis]
+        start = int(numbers.flat[0])
+        line = np.arange(start, start + lengths[axis]).reshape([-1 if one == axis else 1 for one in range(count)])
+        start %= sizes[axis]
+        if start + lengths[axis] > sizes[axis] or not (numbers == line).all():
+            return None
+        ranges.append((start, start + lengths[axis]))
+    return ranges
+
+
+def _join_box(edit: ModelEdit, node: ir.Node, data: ir.Value, box: ir.Value, ranges: Sequence[tuple[int, int]]) -> None:
+    """Write the operand with a box of it overwritten: joined along the last axis with what is before and after it, then along others."""
+    result = node.outputs[0]
+    sizes, dtype = edit.sizes(result) or (), edit.dtype(result)
+
+    def beside(axis: int, start: int, stop: int) -> list[ir.Value]:
+        if start == stop:
+            return []
+        starts, stops = zip(*ranges[:axis], (start, stop), strict=True)
+        bounds, attributes = edit.slice_bounds((starts, stops, range(axis + 1)), "box")
+        lengths = [last - first for first, last in zip(starts, stops, strict=True)]
+        part = edit.value(f"{result.name}/beside", (*lengths, *sizes[axis + 1 :]), dtype)
+        return [edit.add(node, "Slice", [data, *bounds], part, attributes)]
+
+    lengths = list(edit.sizes(box) or ())
+    value = edit.add(node, "Reshape", [box, edit.numbers(lengths)], edit.value(f"{result.name}/box", lengths, dtype))
+    for axis in range(len(ranges))[::-1]:
+        start, stop = ranges[axis]
+        parts = [*beside(axis, 0, start), value, *beside(axis, stop, sizes[axis])]
+        lengths[axis] = sizes[axis]
+        if len(parts) > 1:
+            whole = edit.value(f"{result.name}/joined", lengths, dtype)
+            value = edit.add(node, "Concat", parts, whole, [ir.AttrInt64("axis", axis)])
+    edit.replace(result, value)
+    edit.model.graph.remove(node, safe=True)
 
 
 # Operators that interpolate or mirror along rows and columns at once work along one axis after the other, so that rows can be cut.

@@ -42,7 +42,7 @@ from onnxtile.model.modules import module_note, module_path
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.session import session_of
 from onnxtile.model.submodel import Submodels, tensor_type
-from onnxtile.model.topology import all_nodes, node_id
+from onnxtile.model.topology import all_nodes, cloned, node_id
 from onnxtile.operators.node_view import operator_name
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, shapes_of_raised
@@ -540,7 +540,7 @@ class _Run:
         progress: Progress,
     ) -> None:
         self.shapes = shapes
-        self.fused = source.clone()
+        self.fused = cloned(source)
         counterparts = dict(zip(values(source), values(self.fused), strict=True))
         self.results = fuse(self.fused, patterns, progress, shapes=lambda: shapes.of_copies(counterparts))
         facts = LoweringFacts(source, shapes)

@@ -44,7 +44,7 @@ from onnxtile.kernels.aliases import containers, kind_name
 from onnxtile.model.binding import bind, bind_leading, require_sizes
 from onnxtile.model.constants import Constants
 from onnxtile.model.load import file_name, load
-from onnxtile.model.topology import clear_plan
+from onnxtile.model.topology import clear_plan, cloned
 from onnxtile.model.validity import check
 from onnxtile.planning.model_plan import PlanSettings, plan_model
 from onnxtile.planning.result import MovementResult
@@ -155,7 +155,7 @@ def read_subject(options: CurveOptions) -> FitSubject:
     dims |= {} if leading is None else leading.dims
     placed = PlanOptions(model, io=OVERWRITE if options.placing == "inside" else options.placing)
     settings = replace(settings_of(placed), name=file_name(options.model), dims=dims)
-    original = model.clone()
+    original = cloned(model)
     inline(model)
     separate(model)
     options.progress("inferring shapes")

@@ -20,7 +20,7 @@ from onnxtile.model import keys
 from onnxtile.model.binding import free_inputs
 from onnxtile.model.load import load
 from onnxtile.model.save import Draft, check_written, written
-from onnxtile.model.topology import all_values, clear_plan, node_ids
+from onnxtile.model.topology import all_values, clear_plan, cloned, node_ids
 from onnxtile.model.validity import check
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, resolve
@@ -131,7 +131,7 @@ def _fused_copy(
     progress: Progress,
 ) -> tuple[ir.Model, list[PatternResult]]:
     """Return a copy of `original` fused with `patterns`, and the outcome of each; `shapes` are those of `original`."""
-    fused = original.clone()
+    fused = cloned(original)
     counterparts = dict(zip(values(original), values(fused), strict=True))
     progress("matching")
     known = cache(lambda: shapes().of_copies(counterparts))
@@ -251,7 +251,7 @@ def unfuse(options: UnfuseOptions) -> UnfuseResult:
     progress = options.progress
     progress("reading the model")
     fused = load(options.model)
-    restored = fused.clone()
+    restored = cloned(fused)
     unfused = unfuse_graph(restored)
     clear_plan(restored)
     check(restored)

@@ -19,7 +19,7 @@ from onnxtile.model.constants import Constants
 from onnxtile.model.load import Source, load
 from onnxtile.model.opset import opset_of, raised
 from onnxtile.model.save import Draft, check_written, written
-from onnxtile.model.topology import all_nodes, clear_plan, node_id
+from onnxtile.model.topology import all_nodes, clear_plan, cloned, node_id
 from onnxtile.shapes.infer import values
 from onnxtile.shapes.resolve import Shapes, known_shapes, resolve, shapes_of_raised
 from onnxtile.system.dataclass import dataclass
@@ -198,7 +198,7 @@ def _tile(settings: TileOptions, *, is_saved: bool) -> tuple[TiledModel, Draft]:
     dims, shapes, peaks, verify = settings.single_dims, settings.whole_shapes, settings.compares, settings.verify
     progress("reading the model")
     original = _read(settings.model, dims, shapes)
-    tiled, nodes_before = original.clone() if verify else original, original.graph.num_nodes()
+    tiled, nodes_before = cloned(original) if verify else original, original.graph.num_nodes()
     progress("inferring shapes")
     known = resolve(tiled, run=verify)
     # The tiled model is a clone where it is verified.

@@ -12,7 +12,7 @@ import pytest
 import onnxtile
 from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.rewrites.order import reduce_together
-from onnxtile.fitting.rewrites.strip_forms import pool_whole_maps, rename_transposes, repeat_pixels
+from onnxtile.fitting.rewrites.strip_forms import join_boxes, pool_whole_maps, rename_transposes, repeat_pixels
 from onnxtile.model.load import load
 from onnxtile.shapes.resolve import resolve
 from tests.fitting.networks import model, run
@@ -170,3 +170,50 @@ g (float[1,12,8] x) => (float[{",".join(map(str, sizes))}] y) {{
     # The operand is not read any more once it was renamed.
     whole = 4 * 12 * 8
     assert onnxtile.plan(edit.model).plan.arena_size == (whole if is_renamed else 2 * whole)
+
+
+# Exporters write `x[:, :, 1:] = y` as a ScatterND that names each place of the box.
+
+
+def overwritten(
+    rows: tuple[int, int], columns: tuple[int, int], *, turned: bool = False, back: bool = False
+) -> onnx.ModelProto:
+    """Return a map of which a box is overwritten; where `back`, its places count from the end; `turned`: rows run backwards."""
+    text = """
+g (float[1,4,16,12] x) => (float[1,4,16,12] y) {
+    [base] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w)
+    [other] b = Sigmoid(a)
+    [box] c = Slice(b, starts, ends, axes)
+    [put] d = ScatterND(a, places, c)
+    [head] y = Relu(d)
+}"""
+    ranges = [np.arange(1), np.arange(4), np.arange(*rows)[:: -1 if turned else 1], np.arange(*columns)]
+    places = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1) - (np.array([1, 4, 16, 12]) if back else 0)
+    bounds = {name: [row, column] for name, row, column in zip(("starts", "ends"), rows, columns, strict=True)}
+    return model(text, w=(4, 4, 3, 3), places=places, axes=[2, 3], **bounds)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "joins"),
+    [((0, 16), (0, 12), 0), ((3, 16), (0, 12), 1), ((2, 9), (0, 12), 1), ((0, 16), (1, 5), 1), ((1, 16), (1, 12), 2)],
+)
+def test_a_box_that_is_overwritten_is_joined_with_what_is_beside(
+    rows: tuple[int, int], columns: tuple[int, int], joins: int, back: bool
+) -> None:
+    made = overwritten(rows, columns, back=back)
+    edit = edit_of(made)
+    assert [node.name for node in join_boxes(edit)] == ["put"]
+    assert [node.op_type for node in edit.model.graph].count("Concat") == joins
+    assert same(made, edit, np.random.default_rng(3).standard_normal((1, 4, 16, 12)).astype(np.float32))
+
+
+def test_places_in_another_order_stay() -> None:
+    assert not join_boxes(edit_of(overwritten((2, 9), (0, 12), turned=True)))
+
+
+def test_a_map_that_is_overwritten_as_a_whole_is_made_strip_by_strip() -> None:
+    fitted = onnxtile.fit(overwritten((0, 16), (0, 12)), capacity=4 * 16 * 12 * 4, budget="0%")
+    # Before, the base and the map that is written over it live at once.
+    assert fitted.after.arena <= 4 * 16 * 12 * 4 < fitted.before.arena
+    assert fitted.verdict is not None and fitted.verdict.equal
