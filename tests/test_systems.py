@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 WITHOUT = """
 import mmap, os, signal, sys, subprocess, tempfile, shutil, multiprocessing
 {taken_away}
-from onnxtile.cli import main
+from onnxtile.__main__ import main
 sys.argv = ["onnxtile", *sys.argv[1:]]
 main()
 """

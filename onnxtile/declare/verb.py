@@ -571,13 +571,11 @@ class JsonFields:
         """Return the fields, ready for JSON."""
         kind: Any = type(self)
         keys, values_of, optional = _json_fields(kind)  # a large model has this asked of ten thousand tensors
-        content = dict(zip(keys, values_of(self), strict=False))
+        values = zip(keys, values_of(self), strict=False)
+        content = {key: value if type(value) in PLAIN else ready(value) for key, value in values}
         for key in optional:
             if not content[key]:
                 del content[key]
-        for key, value in content.items():
-            if type(value) not in PLAIN:
-                content[key] = ready(value)
         return content
 
 

@@ -7,10 +7,12 @@ of other tensors that `row_bound` counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import inf
 from operator import mul
+from types import MappingProxyType
 
 import numpy as np
 
@@ -45,6 +47,9 @@ class Floor:
     rule: str = ""
 
 
+_NO_PIECES: Mapping[int, Sequence[NeededPart]] = MappingProxyType({})
+
+
 def floor_of(regions: Regions, budget: float = 0.0, *, remakes: bool = False) -> Floor:
     """Return the highest floor of a network; of equals, that of the outputs, then that of the first kernel.
 
@@ -62,6 +67,56 @@ def floor_of(regions: Regions, budget: float = 0.0, *, remakes: bool = False) ->
     if bound is None or live is None or live.bytes <= best.bytes:
         return replace(best, rule=_rule_of_kernel(regions, best))
     return _of_live(bound, live)
+
+
+def waiting_floor(
+    regions: Regions, budget: float = 0.0, pieces: Mapping[int, Sequence[NeededPart]] = _NO_PIECES
+) -> Floor:
+    """Return the floor of the kernel that waits for all rows of an operand while most bytes live.
+
+    At most the share `budget` of multiply-accumulates is done again in strips. Kernels of `pieces` are cut into pieces of tokens instead,
+    which read such parts of their operands. Nothing is rewritten.
+    """
+    if not RowBound.is_small(regions):
+        return Floor(0, None, ())
+    kernels = regions.network.kernels
+    parts = [pieces[index] if index in pieces else needed_parts(regions, index) for index in range(len(kernels))]
+    wholes = {index for index, kernel in enumerate(kernels) if kernel.links is None and index not in pieces}
+    reads, unneeded = _of_needed_rows(regions, parts, wholes)
+    again: list[int | None] = [None] * len(kernels)
+    for tensor in regions.repeated if budget > 0 else ():
+        again[regions.makers[tensor]] = kernels[regions.makers[tensor]].macs
+    most = budget * regions.network.macs + unneeded if any(macs is not None for macs in again) else 0.0
+    bound = WaitingBound(regions, reads, again, most, pieces.keys())
+    live, tensors = bound.highest(), bound.tensors
+    if not live.bytes:
+        return Floor(0, None, ())
+    makes = [tensor for tensor in kernels[live.kernel].makes if bound.own(live.kernel) and bound.sizes[tensor]]
+    shown = tuple(LivePiece(t, bound.sizes[t], True, tensors[t].rows) for t in (*live.tensors, *makes))
+    waits = " and ".join(tensors[t].name for t in bound.tensors_read_whole(live.kernel))
+    rule = f"it waits for all of {waits}, which no rule cuts there; nothing else that lives then may be read before it"
+    rule = rule if live.kernel in pieces else kernels[live.kernel].reason or rule
+    return Floor(live.bytes, live.kernel, shown if sum(piece.bytes for piece in shown) == live.bytes else (), rule)
+
+
+def _of_needed_rows(
+    regions: Regions, reads: Sequence[Sequence[NeededPart]], wholes: Collection[int]
+) -> tuple[list[list[NeededPart]], int]:
+    """Return what kernels read where rows that nothing needs are not made, and the multiply-accumulates of kernels that have such rows.
+
+    The kernels of `wholes` make all of their rows.
+    """
+    network, unneeded, parts_needed = regions.network, 0, list[list[NeededPart]]()
+    needed = {tensor for tensor, about in enumerate(network.tensors) if about.is_kept}
+    for index in reversed(range(len(reads))):
+        kernel, parts = network.kernels[index], reads[index]
+        is_needed = index in wholes or needed.issuperset(kernel.makes)
+        unneeded += 0 if is_needed else kernel.macs
+        parts_needed.append(
+            [replace(part, is_covered=part.is_whole or (is_needed and part.is_covered)) for part in parts]
+        )
+        needed.update(part.tensor for part in parts_needed[-1] if part.is_covered)
+    return parts_needed[::-1], unneeded
 
 
 def _of_live(bound: RowBound, live: LiveRows) -> Floor:
@@ -706,6 +761,287 @@ class _RowCounts:
         if way.tensor is not None:
             rows[way.tensor] = rows.get(way.tensor, 0) + count - int(read.starts[at])
         return at
+
+
+# The bytes that live while a kernel waits for all rows of an operand, whatever the order of kernels, strips and pieces.
+#
+# Before a kernel makes its first row, the kernels that it waits for are complete, and none that needs it has made a row. Each other one
+# has made a part of its rows. Of each tensor at least the part lives that is made and that some reader has not read. The least sum of
+# these parts is a minimum cut. Of kernels that do not wait for each other, such as the heads of attention, one is the last to begin. Then
+# all kernels are complete that any of them waits for, so the bound is that of the last one with the fewest bytes.
+#
+# Hidden channels obey it, too: the operand of a group lives until its last chunk is made, and the sum of the chunks from the first one on.
+# Rows that strips compute again cost multiply-accumulates, which the budget buys back at a price, as above.
+
+
+_SCANNED = 400_000
+"""Kernels that are looked at for all waiting ones, at most."""
+_BOUGHT = 3
+"""Kernels whose bound is counted with rows computed again, at most; of equals the last."""
+_RETURNED = (0.0, *(2.0**-power for power in range(6, 0, -1)))
+"""The bytes that the budget buys back, as shares of those that live without it; with none, rows are computed again for nothing."""
+
+
+@dataclass(frozen=True)
+class NeededPart:
+    """An operand of a kernel: each row of the result reads a row of it, or all where it `is_whole`.
+
+    All rows together read all of it where it `is_covered`. It `is_paced` where so large a part of the results frees no larger part of it.
+    """
+
+    tensor: int
+    is_whole: bool
+    is_covered: bool
+    is_paced: bool
+
+
+def needed_parts(regions: Regions, index: int) -> list[NeededPart]:
+    """Return how a kernel reads its operands, by rows; without those of which some rows of the results read nothing."""
+    kernel, tensors = regions.network.kernels[index], regions.network.tensors
+    count, parts = max(tensors[tensor].rows for tensor in kernel.makes), list[NeededPart]()
+    each = PatchRanges(np.arange(count), np.arange(1, count + 1))
+    for position, tensor in enumerate(kernel.reads):
+        rows = tensors[tensor].rows
+        try:
+            read = rows_read(kernel, position, tensors[tensor], each)
+        except PaddingOnly:
+            continue
+        ends = np.maximum.accumulate(read.stops)
+        is_covered = read.starts[0] == 0 and ends[-1] == rows and bool(np.all(read.starts[1:] <= ends[:-1]))
+        freed = np.minimum.accumulate(read.starts[::-1])[::-1]
+        is_paced = bool(np.all(freed * count <= np.arange(count) * rows))
+        parts.append(NeededPart(tensor, bool(np.all(read.lengths == rows)), bool(is_covered), is_paced))
+    return parts
+
+
+@dataclass(frozen=True)
+class WaitingBytes:
+    """The bytes that live at least before a kernel makes its first row, and the tensors that they are of."""
+
+    bytes: int
+    kernel: int
+    tensors: tuple[int, ...] = ()
+
+
+class WaitingBound:
+    """The bound of a network of `regions`, whose kernels read the parts `reads` of their operands.
+
+    `again` has the multiply-accumulates that a kernel costs again; None for one whose rows are never computed again. All together may cost
+    `most`. Those of `pieces` are cut into pieces of tokens.
+    """
+
+    def __init__(
+        self,
+        regions: Regions,
+        reads: Sequence[Sequence[NeededPart]],
+        again: Sequence[int | None],
+        most: float = 0.0,
+        pieces: Collection[int] = (),
+    ) -> None:
+        self.regions, self.reads, self.again, self.most, self.pieces = regions, reads, again, most, pieces
+        self.kernels, self.tensors = regions.network.kernels, regions.network.tensors
+        self.grouped = {place for group in regions.groups.values() for place in group.places}
+        self.started = [0] * len(self.kernels)
+        """The kernels that are complete before each one makes a row, as bits."""
+        self.after = [0] * len(self.kernels)
+        """The kernels of which each row needs one of each kernel, as bits."""
+        self.depths = [0] * len(self.kernels)
+        """The kernels on a way to each one that wait for all rows of an operand, at most."""
+        self._follow()
+        self._share_bytes()
+
+    def _follow(self) -> None:
+        complete, makers = [0] * len(self.kernels), self.regions.makers
+        for index, reads in enumerate(self.reads):
+            for read in reads:
+                maker = makers.get(read.tensor)
+                if maker is None:
+                    continue
+                self.started[index] |= self.started[maker] | (complete[maker] if read.is_whole else 0)
+                complete[index] |= complete[maker] if read.is_covered else 0
+                self.depths[index] = max(self.depths[index], self.depths[maker])
+            complete[index] |= self.started[index] | 1 << index
+            self.depths[index] += self._waits(index)
+        for index in reversed(range(len(self.kernels))):
+            for read in self.reads[index]:
+                if read.tensor in makers:
+                    self.after[makers[read.tensor]] |= self.after[index] | 1 << index
+
+    def _waits(self, index: int) -> bool:
+        """Return whether a kernel waits for all rows of an operand of several."""
+        return any(read.is_whole and self.tensors[read.tensor].rows > 1 for read in self.reads[index])
+
+    def _share_bytes(self) -> None:
+        """Count views as what they show; of tensors that are joined or split without a copy, only the readers that do so."""
+        self.shown = list(range(len(self.tensors)))
+        for kernel in self.kernels:
+            if kernel.is_view:
+                self.shown[kernel.makes[0]] = self.shown[kernel.reads[0]]
+        self.sizes = [0 if about.is_outside else about.bytes_of(about.rows) for about in self.tensors]
+        self.kept = set[int]()
+        self.readers: dict[int, list[tuple[int, NeededPart]]] = {}
+        for tensor, shown in enumerate(self.shown):
+            if self.sizes[tensor] != self.sizes[shown]:
+                self.shown[tensor], self.sizes[tensor] = tensor, 0
+            if self.tensors[tensor].is_kept:
+                self.kept.add(self.shown[tensor])
+        for index, kernel in enumerate(self.kernels):
+            for read in self.reads[index]:
+                if read.is_covered and not (kernel.is_view and self.shown[kernel.makes[0]] == self.shown[read.tensor]):
+                    self.readers.setdefault(self.shown[read.tensor], []).append((index, read))
+        for tensor, readers in self.readers.items():
+            shared = [each for each in readers if self.kernels[each[0]].is_join or self.kernels[each[0]].is_split]
+            self.readers[tensor] = shared[:1] or readers
+
+    def highest(self) -> WaitingBytes:
+        """Return the highest bound of all kernels that wait, of equals that of the last."""
+        sets: dict[int, list[int]] = {}
+        for index in range(len(self.kernels)):
+            if index not in self.grouped and self.started[index] and self._waits(index):
+                sets.setdefault(self.depths[index], []).append(index)
+        alone = [[index] for together in sets.values() if len(together) > 1 for index in together]
+        live, left, found = self.regions.live_sizes, _SCANNED, list[tuple[int, int, list[int]]]()
+        ranked = sorted((*sets.values(), *alone), key=lambda waiting: -max(live[index] for index in waiting))
+        for waiting in ranked:
+            left -= len(self.kernels) * len(waiting)
+            if left < 0:
+                break
+            found.append((self._least(waiting, inf).bytes, waiting[-1], waiting))
+        found.sort(reverse=True)
+        if self.most <= 0:
+            return self._least(found[0][2], inf) if found else WaitingBytes(0, 0)
+        bought = (
+            self._least(waiting, share * size / self.most)
+            for size, _, waiting in found[:_BOUGHT]
+            for share in (_RETURNED if size else ())
+        )
+        return max(bought, key=lambda live: live.bytes, default=WaitingBytes(0, 0))
+
+    def _least(self, waiting: Sequence[int], price: float) -> WaitingBytes:
+        """Return the bytes before the last of several kernels that wait makes its first row, whichever this is."""
+        done = 0
+        for index in waiting:
+            done |= self.started[index]
+        return min((self._before(index, done, price) for index in waiting), key=lambda live: live.bytes)
+
+    def _before(self, last: int, done: int, price: float) -> WaitingBytes:
+        """Return the bytes before a kernel makes its first row, where those of `done` are complete."""
+        later = 1 << last | self.after[last]
+        cut = _WaitingCut(self, last, done, later, price)
+        for tensor, readers in self.readers.items():
+            if any(later >> reader & 1 for reader, _ in readers):
+                cut.add(tensor, _END)
+        for tensor in self.kept:
+            cut.add(tensor, _END)
+        size = cut.bytes() - (price * self.most if price < inf else 0.0)
+        return WaitingBytes(max(int(size), 0) + self.own(last), last, cut.tensors())
+
+    def own(self, index: int) -> int:
+        """Return the bytes of the results of a kernel that makes them as wholes, and not in the place of its operands."""
+        kernel = self.kernels[index]
+        is_over = kernel.overwrites or kernel.is_view or kernel.is_join or kernel.is_split
+        if kernel.links is not None or is_over or index in self.pieces:
+            return 0
+        return sum(self.sizes[tensor] for tensor in kernel.makes)
+
+    def tensors_read_whole(self, index: int) -> list[int]:
+        """Return the operands of several rows for all of which a kernel waits."""
+        return [read.tensor for read in self.reads[index] if read.is_whole and self.tensors[read.tensor].rows > 1]
+
+
+_START, _END = -1, -2
+"""The ends of a flow; other numbers are those of kernels, and of tensors after them."""
+
+
+class _WaitingCut:
+    """The least cut between the kernels of `done`, which are complete, and those of `later`, which have made no row."""
+
+    def __init__(self, bound: WaitingBound, last: int, done: int, later: int, price: float) -> None:
+        self.bound, self.done, self.later, self.price = bound, done, later, price
+        self.held = {bound.regions.makers.get(bound.shown[each.tensor]) for each in bound.reads[last] if each.is_whole}
+        """The kernels whose results are there as wholes."""
+        self.room: dict[int, dict[int, float]] = {_START: {}, _END: {}}
+        self.sources: dict[int, int] = {}
+        """Where the bytes of each tensor come from: a kernel, or the start."""
+        self.pending: list[int] = []
+        self.known = set[int]()
+
+    def _link(self, start: int, end: int, room: float) -> None:
+        self.room.setdefault(start, {})[end] = room
+        self.room.setdefault(end, {}).setdefault(start, 0.0)
+
+    def add(self, tensor: int, reader: int) -> None:
+        """Add a tensor that a kernel, or what is done later, may not have read yet."""
+        bound, node = self.bound, len(self.bound.kernels) + tensor
+        maker = bound.regions.makers.get(tensor)
+        if not bound.sizes[tensor] or (maker is not None and self.later >> maker & 1):
+            return
+        self._link(node, reader, inf)
+        if tensor in self.sources:
+            return
+        if maker is None or self._is_complete(maker):
+            self.sources[tensor] = _START
+        elif not self._is_paced(maker, tensor):
+            return
+        else:
+            self.sources[tensor] = maker
+            if maker not in self.known:
+                self.known.add(maker)
+                self.pending.append(maker)
+        self._link(self.sources[tensor], node, float(bound.sizes[tensor]))
+
+    def _is_complete(self, maker: int) -> bool:
+        """Return whether all rows that a kernel made are there, or read already."""
+        again = None if maker in self.held else self.bound.again[maker]
+        return bool(self.done >> maker & 1) and (again is None or (again > 0 and self.price == inf))
+
+    def _is_paced(self, maker: int, tensor: int) -> bool:
+        tensors = self.bound.tensors
+        rows = max(tensors[each].rows for each in self.bound.kernels[maker].makes)
+        return bool(tensors[tensor].folds) or tensors[tensor].rows == rows
+
+    def bytes(self) -> float:
+        """Return the bytes of the least cut."""
+        while self.pending:
+            maker = self.pending.pop()
+            again = self.bound.again[maker]
+            if self.done >> maker & 1 and again:
+                self._link(_START, maker, self.price * again)
+            for read in self.bound.reads[maker]:
+                tensor = self.bound.shown[read.tensor]
+                if read.is_paced and (maker, read) in self.bound.readers.get(tensor, ()):
+                    self.add(tensor, maker)
+        total = 0.0
+        while _END in (before := self._reached()):
+            way = [_END]
+            while way[-1] != _START:
+                way.append(before[way[-1]])
+            links = list(zip(way[1:], way, strict=False))
+            flow = min(self.room[start][end] for start, end in links)
+            for start, end in links:
+                self.room[start][end] -= flow
+                self.room[end][start] += flow
+            total += flow
+        return total
+
+    def _reached(self) -> dict[int, int]:
+        """Return what can be reached from the start through links with room, each with the place before it."""
+        before, nodes = {_START: _START}, [_START]
+        for node in nodes:
+            for end, room in self.room[node].items():
+                if room > 0 and end not in before:
+                    before[end] = node
+                    nodes.append(end)
+                    if end == _END:
+                        return before
+        return before
+
+    def tensors(self) -> tuple[int, ...]:
+        """Return the tensors that are cut."""
+        reached, first = self._reached(), len(self.bound.kernels)
+        return tuple(
+            tensor for tensor, source in self.sources.items() if source in reached and first + tensor not in reached
+        )
 
 
 def least_of(ways: Sequence[Array]) -> RowEnds:

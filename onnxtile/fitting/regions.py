@@ -448,13 +448,13 @@ class Regions:
         return {**dict.fromkeys(self.network.given, -1), **self.makers}
 
     def from_narrower(self, start: int, tensor: int) -> frozenset[int]:
-        """Return `tensor`, and those that it is computed from back to narrower ones, which stay kept."""
+        """Return `tensor`, and those that it is computed from back to narrower ones, or to those of uncut kernels, which stay kept."""
         tensors, pending = {tensor}, [tensor]
         while pending:
             operand = pending.pop()
             for source in self.network.kernels[self.makers[operand]].reads:
                 wide = self.row_bytes(source) * 2 > self.row_bytes(operand) and not self.network.tensors[source].folds
-                if wide and source not in tensors and self.makers.get(source, -1) >= start:
+                if wide and source not in tensors and self.makers.get(source, -1) >= start and self._is_cut(source):
                     tensors.add(source)
                     pending.append(source)
         return frozenset(tensors)
@@ -462,7 +462,19 @@ class Regions:
     def windowed(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region of which rows are kept, that may be computed again instead."""
         results = set(self.results(start, stop))
-        return frozenset(t for t, rows in self.kept_rows(start, stop).items() if rows and t not in results)
+        kept = self.kept_rows(start, stop).items()
+        return frozenset(t for t, rows in kept if rows and t not in results and self._is_cut(t))
+
+    def _is_cut(self, tensor: int) -> bool:
+        """Return whether the kernel that makes a tensor is cut into rows; another one would make all of them again."""
+        return self.network.kernels[self.makers[tensor]].links is not None
+
+    @property
+    def repeated(self) -> frozenset[int]:
+        """The tensors of which rows may be computed again, in some region or other."""
+        kept = self.kept_rows(0, len(self.network.kernels)).items()
+        windowed = (tensor for tensor, rows in kept if rows and self._is_cut(tensor))
+        return frozenset[int]().union(*(self.from_narrower(0, tensor) for tensor in windowed))
 
     def checkpoints(self, start: int, stop: int) -> frozenset[int]:
         """Return the tensors of a region that alone live at a place in it, and lie in no group of hidden channels."""

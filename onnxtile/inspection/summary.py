@@ -179,7 +179,8 @@ def parameters(model: ir.Model, shapes: Shapes, constants: Constants) -> Paramet
     none, whatever its shape. What a batch normalisation has gathered (mean, variance) counts, as it is stored and read like the rest.
     """
     is_own = _parameter_test(model, shapes)
-    read = list(dict.fromkeys(stored for value in _read(model, constants) for stored in _stored(value)))
+    values = dict.fromkeys(_read(model, constants))
+    read = list(dict.fromkeys(stored for value in values for stored in _stored(value)))
     weights = [value for value in read if is_own(value)]
     fixed = _gathered(model).union(value for value in weights if held_as(value.metadata_props) == "BUFFER")
     by_dtype: Counter[str] = Counter()

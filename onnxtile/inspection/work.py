@@ -245,12 +245,12 @@ def _of_node(node: ir.Node, shapes: Shapes, constants: Constants) -> NodeWork:
     except NotApplicable as error:
         return NodeWork(unknown=str(error))
     op = operator_name(node)
-    why = count.why or f"no rule counts the FLOPs of {op} as it is used here"
+    why = "" if count.flops is not None else count.why or f"no rule counts the FLOPs of {op} as it is used here"
     return NodeWork(
         {op: count.macs} if count.macs else {},
         {op: count.additions} if count.additions else {},
         flops={op: count.flops} if count.flops else {},
-        uncounted=why if count.flops is None else "",
+        uncounted=why,
     )
 
 

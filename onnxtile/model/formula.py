@@ -65,6 +65,7 @@ class SizeFormula:
         return cls(tuple(sorted(known, key=lambda term: (-len(term[0]), [_key(factor) for factor in term[0]]))))
 
     @classmethod
+    @lru_cache(2**12, typed=True)
     def number(cls, size: int) -> SizeFormula:
         """Return the size that no symbol changes."""
         return cls.from_terms({(): size})

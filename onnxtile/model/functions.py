@@ -28,10 +28,14 @@ class _FunctionContent(NamedTuple):
 
     nodes: int
     calls: Sequence[_Key]
+    has_bodies: bool
 
 
-def require_bounded_calls(proto: onnx.ModelProto) -> None:
-    """Raise ModelError where a function of `proto` calls itself, and where calls or bodies are too many, too deep, or do not fit."""
+def require_bounded_calls(proto: onnx.ModelProto) -> bool:
+    """Return whether nodes of `proto` have bodies.
+
+    Raises ModelError where a function calls itself, and where calls or bodies are too many, too deep, or do not fit.
+    """
     functions = {(function.domain, function.name, function.overload): function for function in proto.functions}
     main = _content(proto.graph.node, functions, refers=False)
     contents = {key: _content(function.node, functions) for key, function in functions.items()}
@@ -47,6 +51,7 @@ def require_bounded_calls(proto: onnx.ModelProto) -> None:
     most = max(MOST_EXPANDED, MOST_TIMES * (main.nodes + sum(content.nodes for content in contents.values())))
     if total > most:
         raise ModelError(f"its function calls expand to more than {most:,} nodes, the limit for a model of its size")
+    return any(content.has_bodies for content in (main, *contents.values()))
 
 
 def _content(
@@ -57,7 +62,7 @@ def _content(
     Raises ModelError for bodies that lie too deep in one another, for references where nobody calls, and for operands that a function
     does not take.
     """
-    count, calls = 0, list[_Key]()
+    count, calls, has_bodies = 0, list[_Key](), False
     todo = [(nodes, 1)]
     while todo:
         level, depth = todo.pop()
@@ -74,7 +79,8 @@ def _content(
             for body in _bodies(node) if attributes else ():
                 _require_fitting(node, body)
                 todo.append((body.node, depth + 1))
-    return _FunctionContent(count, calls)
+                has_bodies = True
+    return _FunctionContent(count, calls, has_bodies)
 
 
 def _require_taken(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnxtile.model.constants import Constants
 from onnxtile.model.exact_products import exact_session
 from onnxtile.model.load import external_tensors, format_of
-from onnxtile.model.node_kinds import RandomNodes
+from onnxtile.model.node_kinds import RandomNodes, dequantises
 from onnxtile.model.save import (
     MOST_IN_MEMORY,
     external_folder,
@@ -26,11 +27,12 @@ from onnxtile.model.save import (
 )
 from onnxtile.model.submodel import Submodels, tensor_type
 from onnxtile.model.topology import all_nodes, has_body, is_external
-from onnxtile.operators.table import may_draw
+from onnxtile.model.validity import is_small
+from onnxtile.operators.table import may_draw, movement_of
 from onnxtile.system.dataclass import dataclass
 from onnxtile.system.errors import ModelError
 from onnxtile.system.files import temporary_folder
-from onnxtile.system.runtime import Binding, Feed, Session, boxed, unboxed
+from onnxtile.system.runtime import Array, Binding, Feed, Session, aligned, boxed, unboxed
 
 # Sessions of a model with many nodes, in pieces that onnxruntime loads one after another.
 #
@@ -235,18 +237,18 @@ def session_of(model: ir.Model, file: Path | bytes | None = None) -> AnySession:
     if may_split(model):
         with suppress(ModelError):  # loaded whole, it runs, or the reason is that of the whole
             return SplitSession(model)
-    if isinstance(file, bytes) and len(file) <= MOST_IN_MEMORY:
-        # A constant in another file names its "location". Without one, no walk over the model is needed to find the folder.
-        return exact_session(file, model, external=external_folder(model) if b"location" in file else None)
+    if isinstance(file, bytes) and len(file) <= MOST_IN_MEMORY and b"location" not in file:
+        return exact_session(file, model)  # a constant in another file would name its "location"
     folder = external_folder(model)
     if inline_bytes(model) > MOST_IN_MEMORY:
         return _with_weights(model)
+    weights = () if folder is None else list(_moved_weights(model))
     if isinstance(file, bytes):
-        return exact_session(file, model, external=folder)
+        return exact_session(file, model, external=folder, weights=weights)
     if file is not None and file.is_file() and format_of(file) == "protobuf":
         with suppress(ModelError, OSError):  # written anew, onnxruntime may take what it refuses in the file
-            return exact_session(file.read_bytes(), model, external=folder)
-    return exact_session(to_bytes(model), model, external=folder)
+            return exact_session(file.read_bytes(), model, external=folder, weights=weights)
+    return exact_session(to_bytes(model), model, external=folder, weights=weights)
 
 
 def _with_weights(model: ir.Model) -> Session:
@@ -263,5 +265,25 @@ def _with_weights(model: ir.Model) -> Session:
             (folder / name).touch()
         content = BytesIO()
         write_model(model, content, beside=name)
-        weights = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
+        placed = ((value.name or "", tensor.numpy()) for value, tensor in large_constants(model))
+        weights = chain(placed, _moved_weights(model))  # the last of a name counts
         return exact_session(content.getvalue(), model, external=folder, weights=weights)
+
+
+def _moved_weights(model: ir.Model) -> Iterator[tuple[str, Array]]:
+    """Yield copies of the constants from which nodes compute others, with their names.
+
+    The copies start at a multiple of 64 bytes, as onnxruntime's own do: it may round sums by that.
+    """
+    constants = Constants(model)
+
+    def computes(node: ir.Node) -> bool:
+        sums = movement_of(node) in {"", "renames"} and not dequantises(node)
+        return sums and all(operand is None or operand in constants for operand in node.inputs)
+
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING or is_small(tensor):
+            continue
+        if any(computes(use.node) for use in value.uses()):
+            yield value.name or "", aligned(tensor.numpy())

@@ -105,6 +105,10 @@ def is_external(tensor: ir.TensorProtocol) -> TypeGuard[ir.ExternalTensor]:
     return ir.ExternalTensor in type(tensor).__mro__
 
 
+DTYPES = {dtype.value: dtype for dtype in ir.DataType}
+"""The element types by their numbers. An enum asked for a member runs Python for each."""
+
+
 def stored_sizes(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """Return the sizes of `tensor`: onnx_ir makes a Shape of those in a file each time that it is asked for them."""
     return (
@@ -116,7 +120,7 @@ def stored_bytes(tensor: ir.TensorProtocol) -> int:
     """Return the bytes of the elements of `tensor`."""
     if type(tensor) is not ir.serde.TensorProtoTensor:
         return int(tensor.nbytes)
-    return -(-math.prod(tensor.raw.dims) * tensor.dtype.bitwidth // 8)
+    return -(-math.prod(tensor.raw.dims) * DTYPES[tensor.raw.data_type].bitwidth // 8)
 
 
 _PLAIN = (

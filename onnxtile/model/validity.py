@@ -205,12 +205,13 @@ def check_proto(proto: onnx.ModelProto) -> None:
     _check(_light(proto))
 
 
-def skeleton(model: ir.Model, *, described: bool = True) -> onnx.ModelProto:
+def skeleton(model: ir.Model, *, described: bool = True, folded: bool = False) -> onnx.ModelProto:
     """Return `model`, which stays as it is, as a ModelProto in which large constants are typed inputs without their bytes.
 
     Large are those of the main graph that are not small (see `is_small`), be they initializers or Constant nodes. Smaller ones are in the
     ModelProto even where the model keeps them in an external file. Doc strings and metadata of nodes and their results are there where they
-    are to be `described`: onnx_ir takes thrice as long to write them.
+    are to be `described`: onnx_ir takes thrice as long to write them. With `folded`, Constant nodes of tensors are initializers, which mean
+    the same to inference and are written sooner; not before IR version 4, in which initializers were inputs.
     """
     inputs = list(model.graph.inputs)
     kept, nodes = [], []
@@ -230,11 +231,23 @@ def skeleton(model: ir.Model, *, described: bool = True) -> onnx.ModelProto:
         return _written(model, inputs, nodes, kept, {})
     proto = _written(model, inputs, (), kept, {})
     try:
+        folds = folded and model.ir_version >= _FREE_INITIALIZERS
         for node in nodes:
-            _add_node(proto.graph, node)
+            if not (folds and _is_folded(proto.graph, node)):
+                _add_node(proto.graph, node)
     except (ValueError, TypeError, AttributeError, OSError, ir.serde.SerdeError) as error:
         raise _unwritable(error) from error
     return proto
+
+
+def _is_folded(graph: onnx.GraphProto, node: ir.Node) -> bool:
+    """Add the tensor of a Constant to `graph`, and return whether there is one."""
+    tensor = _constant(node)
+    if tensor is None or node.outputs[0].is_graph_output():
+        return False
+    ir.serde.serialize_tensor_into(graph.initializer.add(), tensor)
+    graph.initializer[-1].name = node.outputs[0].name or ""
+    return True
 
 
 def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
@@ -336,7 +349,7 @@ def _unsorted(reason: str) -> str | None:
 
 
 def _check(proto: onnx.ModelProto) -> None:
-    require_bounded_calls(proto)
+    has_bodies = require_bounded_calls(proto)
     try:
         require_valid(proto)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
@@ -349,7 +362,8 @@ def _check(proto: onnx.ModelProto) -> None:
             warnings.warn(oddity, ModelWarning, stacklevel=4)
     except (ValueError, EncodeError, DecodeError) as error:
         raise ModelError(f"the model cannot be checked: {' '.join(str(error).split())}") from None
-    require_few_empty_turns(proto)
+    if has_bodies:
+        require_few_empty_turns(proto)
 
 
 def _too_new(proto: onnx.ModelProto) -> str | None:
@@ -413,12 +427,18 @@ def _large(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _large_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a Constant node, None for other nodes, and where it is small and in the model, as other forms are."""
+    """Return the tensor of a Constant node, None where it is small and in the model."""
+    tensor = _constant(node)
+    return None if tensor is None or (is_small(tensor) and not is_external(tensor)) else tensor
+
+
+def _constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node, None for other nodes and other forms."""
     attribute = None if node.op_type != "Constant" or node.domain else node.attributes.data.get("value")
     if attribute is None or attribute.is_ref() or len(node.outputs) != 1:
         return None
     tensor: ir.TensorProtocol = attribute.value
-    return None if is_small(tensor) and not is_external(tensor) else tensor
+    return tensor
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ResultJson: TypeAlias = Mapping[str, Any]
 
 _NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]\d+)?( B| bytes| [KMGT]iB|%)?|\?")
+_NARROW = re.compile(r"[\0-\u02ff\u2010-\u2027]*")
+"""Texts whose characters take one column each: of Latin languages, and signs such as "×" and "…"."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def plain(part: Table | Line) -> Iterator[str]:
 
 def _padded(cells: Sequence[str], numbers: bool) -> Iterator[str]:
     """Yield `cells` of one width, with blanks before `numbers`, and after other texts."""
-    if all(map(str.isascii, cells)):
+    if all(map(_NARROW.fullmatch, cells)):
         widest = max(map(len, cells))
         yield from ([cell.rjust(widest) for cell in cells] if numbers else [cell.ljust(widest) for cell in cells])
         return
@@ -96,7 +98,7 @@ def _padded(cells: Sequence[str], numbers: bool) -> Iterator[str]:
 
 def cell_width(text: str) -> int:
     """Return how many columns of a terminal `text` takes."""
-    if text.isascii():
+    if _NARROW.fullmatch(text):
         return len(text)
     from rich.cells import cell_len
 

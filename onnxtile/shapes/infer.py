@@ -15,7 +15,7 @@ from onnxtile.model.formula import SizeRanges, read_size
 from onnxtile.model.functions import graphs_of_proto
 from onnxtile.model.known import NOTHING, Known, numeric, types_kept
 from onnxtile.model.preserved import copied_tensor
-from onnxtile.model.topology import main_graphs, nodes_in, tensors_of
+from onnxtile.model.topology import main_graphs, nodes_in, stored_sizes, tensors_of
 from onnxtile.model.validity import skeleton
 from onnxtile.operators.node_view import Dims
 from onnxtile.shapes.contributed import contributed_operators
@@ -85,7 +85,7 @@ def _inferred(model: ir.Model, graphs: list[list[ir.Value]]) -> list[Known]:
 
 def _shown_to_onnx(model: ir.Model, contributed: Collection[tuple[str, str]], graphs: int) -> bytes:
     """Return what onnx infers the shapes of `model` from, as bytes: onnx has a copy of its own, and returns another."""
-    proto = skeleton(model, described=False)
+    proto = skeleton(model, described=False, folded=True)
     functions = [function for function in proto.functions if (function.domain, function.name) not in contributed]
     del proto.functions[:]
     proto.functions.extend(functions)
@@ -125,7 +125,7 @@ def _obvious(output: _LastOutput, first: Known, known: Known, opset: int) -> Kno
     """Return type and shape of an output, of which onnx knows no more than `known`, from those of the `first` one of the node."""
     tensor = next(tensors_of(output.node), None)
     if output.node.op_type == "Constant":
-        return known if tensor is None else Known(tensor.dtype, tuple(tensor.shape.numpy()))
+        return known if tensor is None else Known(tensor.dtype, stored_sizes(tensor))
     if len(output.node.outputs) == 1:
         return known
     result, mask = onnx.defs.get_schema("Dropout", opset).outputs

@@ -11,6 +11,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from onnxtile.model.constants import constant_tensor
 from onnxtile.model.formula import SizeFormula, SizeRange, SizeRanges, read_size
 from onnxtile.model.known import NOTHING, Known
 from onnxtile.model.submodel import assembled, tensor_type
-from onnxtile.model.topology import bodies_of, dependencies, has_body, plain_attributes, stored_sizes
+from onnxtile.model.topology import DTYPES, bodies_of, dependencies, has_body, plain_attributes, stored_sizes
 from onnxtile.operators.node_view import Dim, Dims, given_input
 from onnxtile.operators.table import CONTROL_FLOW, ShapeGrowth, operator_of, operators
 from onnxtile.shapes.bodies import KnownTensors, follow, made_inside, shape_operands
@@ -130,6 +131,7 @@ class Propagation(KnownTensors):
         self.upper = set(upper or ())
         self._open = dict(upper or {})
         self._computed: set[ir.Value] = set()
+        self._unread: set[ir.Value] = set()
         self._ranges: dict[str, SizeRange] = {**named_sizes(model), **(ranges or {})}
         self._formulas: dict[str, SizeFormula] = {}
         self._taken = {dim for known in dims.values() for dim in known if isinstance(dim, str)}
@@ -154,7 +156,7 @@ class Propagation(KnownTensors):
         if not self.upper:
             self._name_open(self._model.graph.inputs)
         for value in self._model.graph.initializers.values():
-            self._hold(value, value.const_value)
+            self._hold(value, value.const_value, wanted=self._wanted is None or value in self._wanted)
         for node in self._model.graph:
             self._visit(node)
 
@@ -266,7 +268,7 @@ class Propagation(KnownTensors):
 
     def _visit_kernel(self, node: ir.Node, standard: bool) -> None:
         if standard and node.op_type == "Constant":
-            self._hold(node.outputs[0], constant_tensor(node))
+            self._hold(node.outputs[0], constant_tensor(node), wanted=self._is_wanted(node))
             return
         if standard and node.op_type in {"Shape", "Size"}:
             self._measure(node)
@@ -323,7 +325,7 @@ class Propagation(KnownTensors):
         if value is None or array is None:
             return None if value is None else self._lists.get(value)
         is_list = array.size <= MOST_LISTED and array.dtype.kind in "ib"
-        return tuple(SizeFormula.number(int(number)) for number in array.ravel()) if is_list else None
+        return tuple(map(SizeFormula.number, map(int, array.ravel().tolist()))) if is_list else None
 
     def _enter(self, call: ir.Node) -> None:
         """Learn the sizes of what a local function makes from its nodes, which read the operands of this `call`."""
@@ -359,12 +361,18 @@ class Propagation(KnownTensors):
             self.upper.add(value)
         return value
 
-    def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+    def _hold(self, value: ir.Value, tensor: ir.TensorProtocol | None, *, wanted: bool = True) -> None:
+        """Note the elements of a small constant; where they are not `wanted`, only that they are known, which takes a tenth of the time."""
         if tensor is None:
             return
-        sizes, dtype = stored_sizes(tensor), tensor.dtype
+        sizes, dtype = self._numeric(value), self.dtypes.get(value)
+        if sizes is None or dtype is None:
+            sizes, dtype = stored_sizes(tensor), tensor.dtype
         if math.prod(sizes) <= _MOST and dtype is not ir.DataType.STRING:
-            self._numbers[value] = tensor.numpy()
+            if wanted:
+                self._numbers[value] = tensor.numpy()
+            else:
+                self._unread.add(value)
             if value not in self.dims:
                 self.note(value, dtype, sizes)
 
@@ -389,7 +397,8 @@ class Propagation(KnownTensors):
 
     def _is_small(self, node: ir.Node) -> bool:
         """Tell whether all inputs of `node` are known numbers, and its outputs are few."""
-        if not all(value is None or value in self._numbers or value in self._computed for value in node.inputs):
+        known = (self._numbers, self._computed, self._unread)
+        if not all(value is None or any(value in table for table in known) for value in node.inputs):
             return False
         # How many places NonZero finds, no inference says: no more than there are.
         counted = node.op_type == "NonZero"
@@ -630,16 +639,18 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Known] | None:
     return {info.name: known_of(info.type) for info in inferred.graph.output}
 
 
-_DTYPES = {dtype.value: dtype for dtype in ir.DataType}
-"""The element types by their numbers. An enum asked for a member runs Python for each."""
-
-
 def known_of(type_: onnx.TypeProto) -> Known:
     """Return what a type of onnx says of a tensor; in a branch that no run takes, a size may come out negative."""
+    return _known_of(type_.SerializeToString())  # protobuf takes longer to show a type than to write it
+
+
+@lru_cache(2**12)
+def _known_of(written: bytes) -> Known:
+    type_ = onnx.TypeProto.FromString(written)
     if not type_.HasField("tensor_type"):
         return NOTHING
     tensor = type_.tensor_type
-    dtype = _DTYPES[tensor.elem_type] if tensor.elem_type else None
+    dtype = DTYPES[tensor.elem_type] if tensor.elem_type else None
     return Known(dtype, tuple(map(_dim_of, tensor.shape.dim)) if tensor.HasField("shape") else None)
 
 

@@ -567,3 +567,18 @@ def test_what_cannot_be_written_densely_is_refused(spoil: Callable[[onnx.SparseT
     spoil(constant)
     with pytest.raises(ModelError, match=r"sparse|valid"):
         load(model(constant))
+
+
+@pytest.mark.parametrize(("ir_version", "kept"), [(3, ["a", "y"]), (8, ["y"])])
+def test_the_skeleton_for_inference_has_constants_as_initializers(ir_version: int, kept: list[str]) -> None:
+    from onnxtile.model.validity import skeleton
+
+    value = numpy_helper.from_array(np.asarray([2, 3], np.int64))
+    nodes = [helper.make_node("Constant", [], [name], value=value) for name in ("a", "y")]
+    nodes.append(helper.make_node("Reshape", ["x", "a"], ["z"]))
+    ends = [helper.make_tensor_value_info("y", TensorProto.INT64, [2]), helper.make_tensor_value_info("z", 1, None)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [6])], ends)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=ir_version)
+    written = skeleton(ir.from_proto(proto), described=False, folded=True).graph
+    assert [node.output[0] for node in written.node if node.op_type == "Constant"] == kept
+    assert [tensor.name for tensor in written.initializer] == ["a"][: 2 - len(kept)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, external_data_helper, helper, numpy_helper, parser
 
 from onnxtile.arena.memory import TensorMemory
 from onnxtile.model import exact_products, session
@@ -122,6 +122,32 @@ def test_weights_of_a_file_that_lie_at_no_element(tmp_path: Path) -> None:
         expected = Session(tmp_path / "m.onnx").run(feeds)["y0"]
         assert session_of(loaded).run(feeds)["y0"].tobytes() == expected.tobytes()
     assert places == {False, True}
+
+
+@pytest.mark.parametrize("most", [8, 1000])
+def test_sums_of_weights_are_rounded_as_where_onnxruntime_reads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
+) -> None:
+    """Weights in a file lie anywhere, and a training BatchNormalization adds them up in another order there."""
+    weights = np.random.default_rng(0).standard_normal((1, 7, 1001)).astype(np.float32)
+    model, feeds = parser.parse_model(_NORM), {"x": np.ones(1, np.float32)}
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    expected = Session(model.SerializeToString()).run(feeds)["y"]
+    monkeypatch.setattr(session, "MOST_IN_MEMORY", most)
+    for offset in range(0, 32, 4):
+        (tmp_path / "w").write_bytes(bytes(offset) + weights.tobytes())
+        model.graph.initializer[-1].raw_data = weights.tobytes()
+        external_data_helper.set_external_data(model.graph.initializer[-1], "w", offset, weights.nbytes)
+        model.graph.initializer[-1].ClearField("raw_data")
+        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+        assert session_of(load(tmp_path / "m.onnx")).run(feeds)["y"].tobytes() == expected.tobytes()
+
+
+_NORM = """<ir_version: 8, opset_import: ["" : 15]>
+g (float[1] x) => (float[1,7,1001] y) <float[7] one = {1, 1, 1, 1, 1, 1, 1}, float[7] zero = {0, 0, 0, 0, 0, 0, 0}> {
+    n, mean, variance = BatchNormalization<training_mode = 1>(w, one, zero, zero, one)
+    y = Mul(n, x)
+}"""
 
 
 def test_a_refusal_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ g (float[1,4,64,64] x, float[64,64] m) => (float[1,4,64,64] y, float[64,128] z)
   z = MatMul(n, k)
 }"""
 GRAPHS = """
+from onnxtile.system.registry import defer_libraries
+defer_libraries()
 from onnxtile import api
 from tests.random_graphs.generator import random_model
 models = (random_model(seed).model for seed in range(400))
@@ -56,6 +58,8 @@ api.plan(next(held))
 
 COMMANDS = """
 import sys
+from onnxtile.system.registry import defer_libraries
+defer_libraries()
 from onnxtile import cli
 for number, line in enumerate(sys.argv[1:]):
     sys.argv = ["onnxtile", *line.split(), "--json", f"{number}.json"]

@@ -137,6 +137,10 @@ _SUM = "s = ReduceSum<keepdims=1>(x, [2])\nm = {0}\nc = Sub(x, m)\n"
 _SUM_OF_SQUARES = "p = Mul(c, c)\nu = ReduceSum<keepdims=1>(p, [2])\nv = {0}\n"
 _HEADS = "{0}a = MatMul(x, W_8_8)\n{0}b = Reshape({0}a, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
 _MERGED = "j = Transpose<perm=[0, 2, 1, 3]>(i)\nl = Reshape(j, [2, 6, 8])\ny = MatMul(l, W_8_8)"
+_WINDOWS = (
+    "j = Transpose<perm=[0, 2, 1, 3]>(i)\nl = Reshape(j, [2, 2, 3, 8])\n"
+    "m = Transpose<perm=[0, 2, 1, 3]>(l)\nu = Reshape(m, [2, 6, 8])\ny = MatMul(u, W_8_8)"
+)
 _CORE = "t = Transpose<perm=[0, 1, 3, 2]>(k)\nr = MatMul(q, t)\nw = Softmax<axis=-1>(r)\ni = MatMul(w, v)\n"
 _BIASED = "{0}c = Add({0}s, W_8)\n{0}b = Reshape({0}c, [2, 6, 2, 4])\n{0} = Transpose<perm=[0, 2, 1, 3]>({0}b)\n"
 _PART = (
@@ -518,6 +522,22 @@ CASES: dict[tuple[str, int], list[str]] = {
         + "".join(map(_BIASED.format, "qkv"))
         + _CORE
         + _MERGED.replace("y = MatMul(l, W_8_8)", "z = MatMul(l, W_8_8)\ny = Add(z, W_8)")
+    ],
+    ("MultiHeadAttention", 4): [
+        _HEADS.format("q")
+        + "o = MatMul(x, W_8_16)\nks, vs = Split<axis=-1>(o)\n"
+        + "".join(map(_BIASED.format, "kv"))
+        + _CORE
+        + end
+        for end in (_MERGED, _WINDOWS)
+    ],
+    ("MultiHeadAttention", 5): [
+        _HEADS.format("q")
+        + "o = MatMul(x, W_8_16)\n"
+        + "".join(f"{n}s = Slice(o, [{8 * i}], [{8 * i + 8}], [2])\n" for i, n in enumerate("kv"))
+        + "".join(map(_BIASED.format, "kv"))
+        + _CORE
+        + _MERGED
     ],
     ("RotaryEmbedding", 1): [
         "a = Slice(x, [0], [4], [2])\nb = Slice(x, [4], [8], [2])\nn = Neg(b)\nr = Concat<axis=-1>(n, a)\n"

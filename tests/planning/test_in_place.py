@@ -284,11 +284,11 @@ def overwritten(trial: Trial, repeats: int = 2) -> bool:
         [node], inputs, [onnx.ValueInfoProto(name=name) for name in results], opset=trial.opset, com_microsoft=1
     ).SerializeToString()
     sessions = [Session(model, threads=threads) for threads in (1, 2)]
-    return all(_is_same(trial, session, results, seed) for session in sessions for seed in range(repeats))
+    cases = [(seed, drawn(trial, seed)) for seed in range(repeats)]
+    return all(_is_same(trial, session, results, *case) for session in sessions for case in cases)
 
 
-def _is_same(trial: Trial, session: Session, results: Mapping[str, int], seed: int) -> bool:
-    arrays = drawn(trial, seed)
+def _is_same(trial: Trial, session: Session, results: Mapping[str, int], seed: int, arrays: list[Array]) -> bool:
     shift = arrays[trial.onto].itemsize * (seed % 2)
     found = []
     for is_over in (False, True):

@@ -18,7 +18,7 @@ from tests.random_graphs.kernels import run_model
 from tests.random_graphs.option_properties import fair_steps
 from tests.random_graphs.ranges import range_faults, ranged_model
 
-MODELS, QUICK, BLOCK = 160, 60, 20
+MODELS, QUICK, BLOCK = 160, 40, 20
 """How many models are tried, how many of them at once, and how many in one test."""
 MOST = 7
 """The groups of nodes in a model, at most; the script tries larger ones."""

@@ -6,9 +6,10 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
-from onnxtile.report.table import as_html, endings, places, plain, short, table
+from onnxtile.report.table import as_html, cell_width, endings, places, plain, short, table
 from onnxtile.report.tables import _HOMES, for_lowered, tables_called
 
 EQUAL = {"name": "y", "max_abs": 0.0, "max_rel": 3e-6, "tolerance": 1e-4, "equal": True}
@@ -408,3 +409,9 @@ def test_without_lowering_there_is_no_table() -> None:
 def test_a_table_of_a_notebook_hides_no_single_row(rows: int, shown: int, left: str) -> None:
     html = as_html([table("t", ("name",), [(f"r{i}",) for i in range(rows)])])
     assert html.count("<td") == shown and (left in html) and ("more" in html) == bool(left)
+
+
+def test_signs_that_take_one_column_need_no_table_of_widths() -> None:
+    printed = "".join(filter(str.isprintable, map(chr, (*range(0x300), *range(0x2010, 0x2028)))))
+    assert cell_width(printed) == cell_len(printed) == len(printed)
+    assert cell_width("名 ×") == cell_len("名 ×") == 4

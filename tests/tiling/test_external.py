@@ -19,6 +19,8 @@ from tests.tiling.decoder_layer import TOKENS, make
 PEAK = """
 import sys
 from pathlib import Path
+from onnxtile.system.registry import defer_libraries
+defer_libraries()
 from onnxtile import api
 from onnxtile.tiling.limits import Limits
 source, target, most = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

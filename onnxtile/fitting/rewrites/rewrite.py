@@ -32,8 +32,10 @@ from onnxtile.fitting.rewrites.order import (
 from onnxtile.fitting.rewrites.plain_attention import write_attention
 from onnxtile.fitting.rewrites.sink_concats import group_outputs, run_items_apart, sink_concats
 from onnxtile.fitting.rewrites.split_tokens import (
+    PieceReads,
     is_attention,
     is_recurrent,
+    reads_of_pieces,
     separate_directions,
     split_heads,
     split_tokens,
@@ -278,6 +280,10 @@ class TokenCuts:
     model: ir.Model
     shapes: Shapes
     rewrites: tuple[ModelRewrite, ...]
+
+    def reads(self) -> dict[ir.Node, PieceReads]:
+        """Return what pieces of the nodes read whose tokens are cut."""
+        return reads_of_pieces(ModelEdit(self.model, self.shapes))
 
     def cut(
         self, count: int, counts: Mapping[int, int] = MappingProxyType({})

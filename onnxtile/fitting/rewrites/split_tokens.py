@@ -349,6 +349,34 @@ def split_tokens(edit: ModelEdit, count: int, counts: Mapping[int, int] = Mappin
     return TokenPieces(list(cuts), writer.segments)
 
 
+class PieceReads(NamedTuple):
+    """The tensors that each piece of a node's result reads whole, and those of which it reads the same tokens, by their names."""
+
+    whole: frozenset[str]
+    alike: frozenset[str]
+
+
+def reads_of_pieces(edit: ModelEdit) -> dict[ir.Node, PieceReads]:
+    """Return what the nodes read whose tokens are cut into pieces, whatever the number of pieces above one."""
+    cuts = _TokenAxes(edit, 2).found() if edit.opset >= _OLDEST else {}
+    return {node: _reads_of_pieces(edit, cuts, node) for node in cuts}
+
+
+def _reads_of_pieces(edit: ModelEdit, cuts: dict[ir.Node, TokenCut], node: ir.Node) -> PieceReads:
+    cut, whole, alike = cuts[node], _whole_reads(edit, cuts, node), list[ir.Value]()
+    sizes = edit.sizes(node.outputs[0]) or ()
+    # A piece of what moves tokens may read nothing of an operand.
+    for operand, read in zip(node.inputs, () if cut.moves else cut.reads, strict=False):
+        stored = None if operand is None else edit.stored(operand)
+        if stored is None or operand is None or stored in edit.constants:
+            continue
+        if read is None:
+            whole.append(stored)
+        elif not read.shift and (edit.sizes(operand) or ())[read.axis] == sizes[cut.tokens.axis]:
+            alike.append(stored)
+    return PieceReads(*(frozenset(value.name or "" for value in values) for values in (whole, alike)))
+
+
 # Recurrent layers: the steps are tokens, and each piece of them begins with the state after the piece before.
 
 _STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}

@@ -6,16 +6,17 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from onnxtile.declare.verb import Outcome, changed, declared, narrowed, parameters, with_progress
 from onnxtile.fitting.editing import copy_of
-from onnxtile.fitting.floor import floor_of
+from onnxtile.fitting.floor import Floor, floor_of, waiting_floor
 from onnxtile.fitting.read_network import separate
+from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import (
     InputPlace,
     ModelCost,
@@ -339,16 +340,36 @@ def cut(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None,
             too_many = wanted.nodes is not None and apart.whole.nodes > wanted.nodes
             if (too_large or _is_within(apart.whole.peak, wanted)) and not too_many:
                 return WrittenSchedule(apart, apart.whole), too_large
+    forms = RegionForms(subject)
+    blocked = _blocked(subject, forms, wanted, keeps=keeps)
+    if blocked is not None:
+        return blocked, False
     tokens = None if keeps else tokens_cut(subject, wanted)
-    return _cut_into_regions(subject, wanted) if tokens is None else _best_with(tokens, subject, wanted)
+    return _cut_into_regions(forms, wanted) if tokens is None else _best_with(tokens, forms, wanted)
 
 
-def _best_with(tokens: WrittenSchedule, subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
+def _blocked(subject: FitSubject, forms: RegionForms, wanted: FitTarget, *, keeps: bool) -> WrittenSchedule | None:
+    """Return the model as it is where neither regions nor pieces of tokens, unless these are kept, can fit; None where one may."""
+    if wanted.capacity is None:
+        return None
+    lowest: list[tuple[Floor, Regions]] = []
+    if not keeps and subject.token_trials.cuts is not None:
+        lowest.append(subject.token_trials.floor())
+        if lowest[0][0].bytes <= wanted.capacity:
+            return None
+    lowest.append(forms.floor_above(wanted.capacity))
+    floor, regions = min(lowest, key=lambda each: each[0].bytes)
+    if floor.bytes <= wanted.capacity:
+        return None
+    return replace(subject.as_it_is(), obstacle=obstacle_at(floor, regions))
+
+
+def _best_with(tokens: WrittenSchedule, forms: RegionForms, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
     """Return tokens in pieces where these fit, else regions; where neither fits, as many pieces as the smallest arena has."""
     least = min(tokens.schedule.peak, tokens.arena)
     if _is_within(least, wanted) and _is_within(tokens.plan.arena_size, wanted):
         return tokens, False
-    of_regions, is_cut_short = _cut_into_regions(subject, wanted)
+    subject, (of_regions, is_cut_short) = forms.subject, _cut_into_regions(forms, wanted)
     if of_regions is not None and _is_within(of_regions.plan.arena_size, wanted):
         return of_regions, is_cut_short
     if wanted.capacity is not None and not wanted.is_late:
@@ -377,7 +398,65 @@ def _in_order(subject: FitSubject) -> FitSubject:
     return subject
 
 
-def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
+class RegionForms:
+    """The forms of a model of which regions are cut."""
+
+    def __init__(self, subject: FitSubject) -> None:
+        self.subject = subject
+        self._above: dict[int, tuple[Floor, Regions]] = {}
+        self._last, self._more = list[FitSubject](), last_forms(subject)
+
+    @cached_property
+    def base(self) -> FitSubject:
+        """The model after the rewrites that let more of it be cut."""
+        return unblocked_subject(self.subject)
+
+    @cached_property
+    def forms(self) -> list[FitSubject]:
+        """The model as it is, and with tensors made twice."""
+        return _forms(self.base)
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The bytes that no way to cut a form into regions goes below, by the rows of the model."""
+        return floor_of(self.base.regions, self.base.extra_left, remakes=not self.subject.options.exact)
+
+    def last_forms(self) -> Iterator[FitSubject]:
+        """Yield the forms that are tried only where no other fits; each is made once."""
+        for number in count():
+            if number == len(self._last):
+                self._last += islice(self._more, 1)
+            if number == len(self._last):
+                return
+            yield self._last[number]
+
+    def floor_above(self, capacity: int) -> tuple[Floor, Regions]:
+        """Return bytes above a capacity that no way to cut a form goes below, with the network of this form; else fewer bytes."""
+        if capacity not in self._above:
+            waiting, by_rows = self._waiting_above(capacity), (self.floor if self.base.extra_left <= 0 else None)
+            if waiting is None or (by_rows is not None and by_rows.bytes >= waiting[0].bytes):
+                waiting = by_rows or self.floor, self.base.regions
+            self._above[capacity] = waiting
+        return self._above[capacity]
+
+    def _waiting_above(self, capacity: int) -> tuple[Floor, Regions] | None:
+        """Return the lowest floor of all forms by the kernels that wait; None where that of one is within the capacity."""
+        lowest: tuple[Floor, Regions] | None = None
+        for form in self._all_forms():
+            floor = waiting_floor(form.regions, max(form.extra_left, 0.0))
+            if floor.bytes <= capacity:
+                return None
+            if lowest is None or floor.bytes < lowest[0].bytes:
+                lowest = floor, form.regions
+        return lowest
+
+    def _all_forms(self) -> Iterator[FitSubject]:
+        yield self.base
+        yield from self.forms[1:]
+        yield from self.last_forms()
+
+
+def _cut_into_regions(about: RegionForms, wanted: FitTarget) -> tuple[WrittenSchedule | None, bool]:
     """Return the best of the model's forms with the schedule of regions written into it, and whether the bound ended the search.
 
     The best is the one that fits for the lowest price, else the one with the smallest arena. No further form is tried where one fits as
@@ -385,14 +464,16 @@ def _cut_into_regions(subject: FitSubject, wanted: FitTarget) -> tuple[WrittenSc
     """
     best: WrittenSchedule | None = None
     winner: FitAttempts | None = None
+    subject = about.subject
     is_cut_short, prices = False, subject.prices
     least = wanted.capacity, prices
-    base = unblocked_subject(subject)
-    floor = floor_of(base.regions, base.extra_left, remakes=not subject.options.exact)
-    if wanted.capacity is not None and floor.bytes > wanted.capacity:
-        return replace(subject.as_it_is(), obstacle=obstacle_at(floor, base.regions)), False
-    forms = [_attempts_on(form, wanted) for form in _forms(base)]
-    last = (_attempts_on(form, wanted) for form in last_forms(subject))
+    if wanted.capacity is not None:
+        floor, regions = about.floor_above(wanted.capacity)
+        if floor.bytes > wanted.capacity:
+            return replace(subject.as_it_is(), obstacle=obstacle_at(floor, regions)), False
+    floor = about.floor
+    forms = [_attempts_on(form, wanted) for form in about.forms]
+    last = (_attempts_on(form, wanted) for form in about.last_forms())
     # What fits is looked for in each form first: the whole way down of one takes much longer.
     for tries in forms if wanted.capacity is not None else ():
         if best is None or _macs_again(tries.subject, prices) < best.price(prices):

@@ -17,12 +17,14 @@ from onnxtile.check.audit import require
 from onnxtile.declare.plan_document import KernelCount
 from onnxtile.fitting.channels import HiddenGroups
 from onnxtile.fitting.editing import copy_of
+from onnxtile.fitting.floor import Floor, NeededPart, waiting_floor
 from onnxtile.fitting.live_bytes import uncut_loads
-from onnxtile.fitting.network import FitKernel
+from onnxtile.fitting.network import FitKernel, Network
 from onnxtile.fitting.read_network import island_tensors, read_network
 from onnxtile.fitting.regions import Regions
 from onnxtile.fitting.result import ModelCost, Obstacle
 from onnxtile.fitting.rewrites.rewrite import ModelRewrite, TokenCuts, UnblockedModel, token_cuts
+from onnxtile.fitting.rewrites.split_tokens import PieceReads
 from onnxtile.fitting.search import SLIGHT, Descent, FitTarget, attempts
 from onnxtile.fitting.strips import FitSchedule, Prices
 from onnxtile.fitting.write import placing_problem, wrap, write
@@ -630,6 +632,23 @@ class TokenTrials:
         self._subject, self.cuts = subject, token_cuts(subject.model, subject.shapes)
         self._known: dict[int, _TokenTrial | None] = {}
 
+    def floor(self) -> tuple[Floor, Regions]:
+        """Return the bytes that no number of pieces goes below, and the network with heads apart; none of a model without tokens."""
+        assert self.cuts is not None
+        apart = self._subject.rewritten(UnblockedModel(self.cuts.model, self.cuts.shapes, self.cuts.rewrites))
+        reads, network = self.cuts.reads(), apart.regions.network
+        pieces = {
+            index: _parts_of(network, kernel, nodes)
+            for index, kernel in enumerate(network.kernels)
+            if (nodes := [reads[part.source.node] for part in kernel.members if part.source.node in reads])
+        }
+        kernels = [
+            replace(kernel, links=None, reason=_IN_PIECES) if index in pieces else kernel
+            for index, kernel in enumerate(network.kernels)
+        ]
+        regions = Regions(replace(network, kernels=kernels), apart.regions.groups)
+        return waiting_floor(regions, max(apart.extra_left, 0.0), pieces), regions
+
     def within(self, wanted: FitTarget) -> Iterator[_TokenTrial]:
         """Yield the model with more and more pieces, until there are too many kernels."""
         if self.cuts is None:
@@ -643,6 +662,17 @@ class TokenTrials:
                 return
             left -= trial.subject.kernels
             yield trial
+
+
+def _parts_of(network: Network, kernel: FitKernel, reads: Sequence[PieceReads]) -> list[NeededPart]:
+    """Return how pieces of a kernel read its operands, from what those of its nodes read."""
+    whole = frozenset[str]().union(*(each.whole for each in reads))
+    alike = frozenset[str]().union(*(each.alike for each in reads))
+    return [
+        NeededPart(tensor, is_whole=name in whole, is_covered=True, is_paced=True)
+        for tensor in dict.fromkeys(kernel.reads)
+        if (name := network.tensors[tensor].name) in whole or name in alike
+    ]
 
 
 def _peak_of_tokens(subject: FitSubject, trial: _TokenTrial) -> int:

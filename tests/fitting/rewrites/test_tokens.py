@@ -30,6 +30,7 @@ from onnxtile.model.load import load
 from onnxtile.shapes.resolve import known_shapes, resolve
 from onnxtile.system.errors import Infeasible
 from onnxtile.verbs.fit import FitOptions
+from onnxtile.verbs.flows import fit as flow
 from onnxtile.verbs.flows import fit_drafts as fitting_tokens
 from onnxtile.verbs.flows.fit import attempt, read_subject
 from onnxtile.verbs.flows.fit_drafts import FitSubject
@@ -221,6 +222,10 @@ def test_only_a_tolerance_that_was_given_is_in_the_way(tolerance: Literal["exact
     assert any("--tolerance exact" in reason for reason in blocked.reasons) == (tolerance is not None), blocked
 
 
+def unknown_floor(*_: object, **__: object) -> None:
+    """Stand for the floor of a model that shows nothing, so that the search is run."""
+
+
 def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     capacity = 2 * TOKENS * WIDTH * 4
     peaks: dict[int, int] = {}
@@ -238,6 +243,7 @@ def test_only_pieces_whose_peak_may_fit_are_counted_kernel_by_kernel(monkeypatch
 
     monkeypatch.setattr(fitting_tokens, "uncut_loads", noted)
     monkeypatch.setattr(Regions, "cost_within", counting)
+    monkeypatch.setattr(flow, "_blocked", unknown_floor)
     with suppress(Infeasible):
         onnxtile.fit(block(), capacity=capacity, budget="0%", verify=False)
     over = {kernels for kernels, peak in peaks.items() if peak > capacity}
@@ -304,6 +310,7 @@ def test_each_number_of_pieces_is_tried_once_where_nothing_fits(monkeypatch: pyt
         return trial(subject, cuts, count, *counts)
 
     monkeypatch.setattr(fitting_tokens, "_token_trial", noted)
+    monkeypatch.setattr(flow, "_blocked", unknown_floor)
     options = FitOptions(block(), capacity=2_000, budget="0%", verify=False)
     refused = attempt(options, read_subject(options))
     assert not refused.fits
