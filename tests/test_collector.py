@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
 
+import onnxtile
 from onnxtile.check.audit import check
 from onnxtile.check.graph import GraphNode
 from onnxtile.model.constants import Constants
@@ -21,6 +23,7 @@ from onnxtile.planning.model_plan import plan_model
 from onnxtile.shapes import infer
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.interpreter import collector_paused, cycles_freed
+from onnxtile.verbs.flows import check_plan
 from tests.bench.large_graphs import MAKERS
 
 
@@ -103,3 +106,25 @@ def test_the_check_of_a_plan_frees_the_graph_that_it_read() -> None:
         assert not any(isinstance(one, GraphNode) for one in gc.get_objects())
     finally:
         gc.enable()
+
+
+def test_a_planned_model_is_freed_once_its_plan_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(MAKERS["transformer"](80), model)
+    onnxtile.plan(model).save(tmp_path / "planned.onnx")
+    read, held = list[weakref.ref[ir.Graph]](), list[bool]()
+
+    def noted(path: Path) -> ir.Model:
+        held.extend(one() is not None for one in read)
+        made = load(path)
+        read.append(weakref.ref(made.graph))
+        return made
+
+    monkeypatch.setattr(check_plan, "load", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        assert onnxtile.check_plan(model, tmp_path / "planned.onnx").sound
+    finally:
+        gc.enable()
+    assert held == [False]

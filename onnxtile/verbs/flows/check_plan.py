@@ -19,6 +19,7 @@ from onnxtile.model.load import digest, load
 from onnxtile.shapes.resolve import resolve
 from onnxtile.system.errors import UsageError, about_options
 from onnxtile.system.files import require_readable
+from onnxtile.system.interpreter import cycles_freed
 from onnxtile.verbs.flows.kernels import KernelChoice, choose_kernels
 from onnxtile.verbs.plan import CheckOptions, PlanCommand
 
@@ -112,6 +113,7 @@ def _unknown(claims: PlanDocument, known: Collection[str]) -> Iterator[PlanFailu
                 yield PlanFailure(f"{kind}: the model has no open dimension {name!r}")
 
 
+@cycles_freed()
 def _read(file: Path | str) -> ReadPlan:
     path = Path(file)
     if path.suffix.lower() != ".json":
