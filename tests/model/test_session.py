@@ -406,4 +406,4 @@ def test_time_to_run_grows_with_the_width() -> None:
         session_of(model).run(feeds)
         return time.process_time() - start
 
-    assert seconds(60_000) < 6 * seconds(15_000)
+    assert seconds(100_000) < 6 * seconds(25_000)  # both so large that their pieces are loaded twice
