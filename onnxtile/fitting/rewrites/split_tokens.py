@@ -15,7 +15,7 @@ from onnxtile.fitting.editing import ModelEdit
 from onnxtile.fitting.read_network import island_tensors, runs_as_one
 from onnxtile.fitting.strips import shares
 from onnxtile.model.node_kinds import converts, dequantises
-from onnxtile.model.topology import dependencies, has_body, is_read
+from onnxtile.model.topology import dependencies, has_body, is_read, nodes_inside
 from onnxtile.operators.node_view import STANDARD
 from onnxtile.operators.reads import AxisLink, AxisLinks
 from onnxtile.operators.table import movement_of
@@ -689,12 +689,15 @@ class _PieceWriter:
         return bool(uses) and all(use.node in self.cuts for use in uses)
 
     def _keep(self, node: ir.Node) -> None:
-        """Give a node that is not cut its operands as wholes."""
-        if not set(self.segment).isdisjoint(value.producer() for value in dependencies(node)):
+        """Give a node that is not cut, and the nodes of its bodies, their operands as wholes."""
+        read = list(dict.fromkeys(dependencies(node)))
+        if not set(self.segment).isdisjoint(value.producer() for value in read):
             self._flush(node)
-        for index, value in enumerate(node.inputs):
-            if value in self.pieces:
-                node.replace_input_with(index, self._whole(value, node))
+        readers = {node, *nodes_inside(node)}
+        for value in [value for value in read if value in self.pieces]:
+            whole = self._whole(value, node)
+            for use in [use for use in value.uses() if use.node in readers]:
+                use.node.replace_input_with(use.idx, whole)
 
     def _flush_makers(self, values: Sequence[ir.Value], before: ir.Node) -> None:
         """Write all pieces of values, and what these are made of; other nodes of the segment wait, as queries do for the keys."""

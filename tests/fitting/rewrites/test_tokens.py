@@ -189,6 +189,20 @@ def test_a_tensor_without_independent_heads_stays() -> None:
     assert not split_heads(ModelEdit(made, resolve(made, run=False)))
 
 
+def test_a_body_reads_wholes_of_the_pieces_around_it() -> None:
+    branches = "then_branch = a () => (z) { z = Add(h2, r) }, else_branch = b () => (z) { z = Sub(h2, r) }"
+    made = block()
+    text = BLOCK.replace("[end] y = Add(h2, r)", f"[end] y = If (chosen) <{branches}>")
+    del made.graph.node[:]
+    made.graph.node.extend(onnx.parser.parse_graph(text.strip()).node)
+    made.graph.initializer.append(numpy_helper.from_array(np.array(True), "chosen"))
+    read = load(made)
+    edit = ModelEdit(read, resolve(read, run=False))
+    assert split_tokens(edit, 2).nodes
+    edit.drop_unread()
+    assert onnxtile.verify(made, read).equal
+
+
 @pytest.mark.parametrize("count", [2, 5, TOKENS])
 def test_tokens_in_pieces_give_the_same_outputs(count: int) -> None:
     made = load(block())
