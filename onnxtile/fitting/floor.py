@@ -1,8 +1,8 @@
-"""The bytes that no schedule of a network goes below, known without a search: those of the outputs, and of single kernels.
+"""The bytes that no schedule of a network goes below, known without a search: of outputs, single kernels, and waiting ones.
 
 A kernel that is cut neither into rows nor into channels has its operands and results whole. One that is cut into rows has at least one row
 of its result, with the rows of its operands that this row reads, and the whole of each operand that is not cut. Beside these live the rows
-of other tensors that `row_bound` counts.
+of other tensors that `RowBound` counts. One that waits for all of an operand has at least what `waiting_floor` counts.
 """
 
 from __future__ import annotations
